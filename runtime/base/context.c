@@ -1,0 +1,223 @@
+/* The context, the objects that live in it, the log and the counters. The only reader of environment variables. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/context.h"
+
+/* ---- default hooks ---- */
+
+static void *default_allocate(void *user, uint64_t bytes, uint64_t alignment) {
+  (void)user;
+  return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void default_release(void *user, void *memory, uint64_t bytes) {
+  (void)user;
+  (void)bytes;
+  free(memory);
+}
+
+/* ---- environment ---- */
+
+/* A plain decimal in 1..limit, else 0: a wrong variable must not stop a job, it falls back to the default. */
+static int number_from_environment(const char *name, int limit) {
+  const char *text = getenv(name);
+  if (text == NULL || text[0] < '0' || text[0] > '9') return 0;
+  char *end;
+  long value = strtol(text, &end, 10);
+  return *end == '\0' && value >= 1 && value <= limit ? (int)value : 0;
+}
+
+static int log_level_from_environment(void) {
+  static const struct {
+    const char *name;
+    int level;
+  } levels[] = {{"error", PURR_LOG_ERROR},
+                {"warning", PURR_LOG_WARNING},
+                {"info", PURR_LOG_INFO},
+                {"debug", PURR_LOG_DEBUG}};
+  const char *text = getenv("PURR_LOG");
+  for (size_t i = 0; text != NULL && i < sizeof levels / sizeof levels[0]; i++)
+    if (strcmp(text, levels[i].name) == 0) return levels[i].level;
+  return 0;
+}
+
+static int num_available_cpus(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? (int)online : 1;
+}
+
+/* ---- context ---- */
+
+#define MAX_THREADS 1024
+
+static void context_free(void *object) {
+  purr_context_t *context = object;
+  purr__pool_destroy(context, context->pool);
+}
+
+purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_t **out_context, purr_error_t *err) {
+  if (out_context == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_context is NULL");
+  *out_context = NULL;
+  purr_context_desc_t own = PURR_CONTEXT_DESC_INIT;
+  purr_allocator_t allocator = {sizeof allocator, 0, default_allocate, default_release, NULL};
+  if (desc != NULL) {
+    purr_status_t status = purr__read_struct(&own, sizeof own, desc, "purr_context_desc_t", err);
+    if (status != PURR_STATUS_OK) return status;
+  }
+  if (own.host_allocator != NULL) {
+    purr_status_t status =
+        purr__read_struct(&allocator, sizeof allocator, own.host_allocator, "purr_allocator_t", err);
+    if (status != PURR_STATUS_OK) return status;
+    if (allocator.allocate == NULL || allocator.release == NULL)
+      return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                        "host_allocator has no %s function; give both allocate and release",
+                        allocator.allocate == NULL ? "allocate" : "release");
+  }
+  if (own.num_threads > MAX_THREADS)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "num_threads is %u; allowed are 0 (all CPUs) to %d",
+                      own.num_threads, MAX_THREADS);
+  if (own.log_level < 0 || own.log_level > PURR_LOG_DEBUG)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "log_level is %d; allowed are 0 to %d", own.log_level,
+                      PURR_LOG_DEBUG);
+
+  purr_context_t *context = allocator.allocate(allocator.user, sizeof *context, 64);
+  if (context == NULL) return purr__fail_memory(err, "the context", sizeof *context);
+  memset(context, 0, sizeof *context);
+  context->object = (purr__object_t){.kind = PURR__CONTEXT, .num_refs = 1, .context = context, .free = context_free};
+  context->pid = getpid();
+  context->allocator = allocator;
+  context->log = own.log;
+  context->log_user = own.log_user;
+  int environment_level = log_level_from_environment();
+  context->log_level = environment_level > own.log_level ? environment_level : own.log_level;
+  if (context->log_level == 0) context->log_level = PURR_LOG_WARNING;
+  context->num_threads = (int)own.num_threads;
+  if (context->num_threads == 0) context->num_threads = number_from_environment("PURR_NUM_THREADS", MAX_THREADS);
+  if (context->num_threads == 0) context->num_threads = (int)purr__min(num_available_cpus(), MAX_THREADS);
+  purr_status_t status = purr__pool_create(context, &context->pool, err);
+  if (status != PURR_STATUS_OK) {
+    allocator.release(allocator.user, context, sizeof *context);
+    return status;
+  }
+  *out_context = context;
+  return PURR_STATUS_OK;
+}
+
+void purr_context_destroy(purr_context_t *context) { purr__object_release(context); }
+
+purr_status_t purr_context_query_counters(purr_context_t *context, purr_counters_t *out_counters, purr_error_t *err) {
+  purr_status_t status = purr__check(context, PURR__CONTEXT, err);
+  if (status != PURR_STATUS_OK) return status;
+  purr_counters_t own = {.struct_size = sizeof own};
+  own.num_forward_calls = context->counters[PURR__COUNT_FORWARD];
+  own.num_backward_calls = context->counters[PURR__COUNT_BACKWARD];
+  own.num_rows = context->counters[PURR__COUNT_ROWS];
+  own.num_timeouts = context->counters[PURR__COUNT_TIMEOUTS];
+  own.num_bad_routes = context->counters[PURR__COUNT_BAD_ROUTES];
+  own.dispatch_bytes = context->counters[PURR__COUNT_DISPATCH_BYTES];
+  own.combine_bytes = context->counters[PURR__COUNT_COMBINE_BYTES];
+  own.host_bytes = context->host_bytes;
+  own.host_bytes_peak = context->host_bytes_peak;
+  return purr__write_struct(out_counters, &own, sizeof own, "out_counters", err);
+}
+
+void purr__count(purr_context_t *context, purr__counter_t counter, uint64_t amount) {
+  atomic_fetch_add_explicit(&context->counters[counter], amount, memory_order_relaxed);
+}
+
+/* ---- objects ---- */
+
+purr_status_t purr__object_create(purr_context_t *context, purr__kind_t kind, uint64_t bytes, void (*free)(void *),
+                                  void **out_object, purr_error_t *err) {
+  purr__object_t *object = purr__allocate_zeroed(context, bytes);
+  if (object == NULL) return purr__fail_memory(err, "the object", bytes);
+  object->kind = kind;
+  object->num_refs = 1;
+  object->context = context;
+  object->free = free;
+  purr__object_retain(context);
+  *out_object = object;
+  return PURR_STATUS_OK;
+}
+
+void purr__object_retain(const void *object) {
+  purr__object_t *o = (purr__object_t *)(uintptr_t)object;
+  atomic_fetch_add_explicit(&o->num_refs, 1, memory_order_relaxed);
+}
+
+void purr__object_release(const void *object) {
+  purr__object_t *o = (purr__object_t *)(uintptr_t)object;
+  if (o == NULL || o->context->pid != getpid()) return;
+  if (atomic_fetch_sub_explicit(&o->num_refs, 1, memory_order_acq_rel) != 1) return;
+  purr_context_t *context = o->context;
+  if (o->free != NULL) o->free(o);
+  o->kind = 0; /* a handle used after its end is then refused, as long as its memory is not reused */
+  if ((void *)o == (void *)context) {
+    context->allocator.release(context->allocator.user, context, sizeof *context);
+    return;
+  }
+  purr__release(context, o);
+  purr__object_release(context);
+}
+
+static const char *kind_name(purr__kind_t kind) {
+  switch (kind) {
+    case PURR__CONTEXT:
+      return "context";
+    case PURR__CONFIG:
+      return "config";
+    case PURR__GROUP:
+      return "group";
+    case PURR__PLAN:
+      return "plan";
+    case PURR__WEIGHTS:
+      return "weights";
+    case PURR__WORKSPACE:
+      return "workspace";
+    case PURR__SAVED:
+      return "saved";
+    case PURR__RESULT:
+      return "result";
+    case PURR__SCHEDULE:
+      return "schedule";
+    case PURR__CHECKPOINT:
+      return "checkpoint";
+    case PURR__CHECKPOINT_LAYER:
+      return "checkpoint layer";
+  }
+  return "object";
+}
+
+purr_status_t purr__check(const void *object, purr__kind_t kind, purr_error_t *err) {
+  const purr__object_t *o = object;
+  if (o == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the %s handle is NULL", kind_name(kind));
+  if (o->kind != kind)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the %s handle is not a live %s", kind_name(kind),
+                      kind_name(kind));
+  if (o->context->pid != getpid())
+    return purr__fail(err, PURR_STATUS_FORKED,
+                      "the %s belongs to process %ld, this is its fork %ld; create a context of its own here",
+                      kind_name(kind), (long)o->context->pid, (long)getpid());
+  return PURR_STATUS_OK;
+}
+
+/* ---- log ---- */
+
+bool purr__log_enabled(const purr_context_t *context, int level) {
+  return context->log != NULL && level <= context->log_level;
+}
+
+void purr__log(const purr_context_t *context, int level, const char *format, ...) {
+  if (!purr__log_enabled(context, level)) return;
+  char line[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(line, sizeof line, format, args);
+  va_end(args);
+  context->log(context->log_user, level, line);
+}

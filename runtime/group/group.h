@@ -1,0 +1,33 @@
+/* The group interface: what every provider (ranks in one process, processes of one host, NCCL) gives to the rest. */
+#ifndef PURR_GROUP_H
+#define PURR_GROUP_H
+
+#include "base/base.h"
+
+/* A block of symmetric memory: one of the same size on every rank. */
+typedef struct purr__symmetric purr__symmetric_t;
+
+typedef struct purr__group_ops {
+  const char *name;
+  /* Collective. All ranks give the same `bytes` and `tag`; a difference is PEER_MISMATCH on all, a rank without memory
+   * is OUT_OF_HOST_MEMORY on all. The memory is not cleared. */
+  purr_status_t (*allocate)(purr_group_t *group, uint64_t bytes, uint64_t tag, purr__symmetric_t **out_block,
+                            purr_error_t *err);
+  /* Local. The memory of a rank stays readable until every rank has freed its handle. */
+  void (*free)(purr_group_t *group, purr__symmetric_t *block);
+  /* Where rank `rank`'s part of the block is, as this rank addresses it. */
+  char *(*address)(const purr__symmetric_t *block, int rank);
+  /* Collective: returns (host) or completes on the stream (device) when every rank has come; what a rank wrote before
+   * is then visible to all. PEER_FAILED names the rank that did not come within the group's timeout, or that left. */
+  purr_status_t (*barrier)(purr_group_t *group, void *stream, const char *site, purr_error_t *err);
+  purr_status_t (*query_status)(purr_group_t *group, purr_error_t *err);
+} purr__group_ops_t;
+
+struct purr_group {
+  purr__object_t object;
+  const purr__group_ops_t *ops;
+  int rank, num_ranks;
+  int64_t timeout_ms;
+};
+
+#endif

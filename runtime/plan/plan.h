@@ -1,0 +1,94 @@
+/* The plan: every decision that does not need data. Each byte layout is a table of regions, so that it can be printed,
+ * checked and handed to kernels. */
+#ifndef PURR_PLAN_H
+#define PURR_PLAN_H
+
+#include "config/config.h"
+
+/* One named piece of a block of memory. `stride` is the bytes of one row of it. */
+typedef struct purr__region {
+  const char *name;
+  uint64_t offset, bytes;
+} purr__region_t;
+
+/* Memory that peers read and write; the same on every rank. */
+enum {
+  PURR__SYM_HEADER,         /* purr__rank_header_t */
+  PURR__SYM_IDS,            /* int32 [max_tokens, K] */
+  PURR__SYM_TOPK_WEIGHTS,   /* fp32 [max_tokens, K] */
+  PURR__SYM_TOKENS,         /* bf16 [max_tokens, H], x; absent when R = 1 */
+  PURR__SYM_D_OUTPUT,       /* bf16 [max_tokens, H]; absent when R = 1 */
+  PURR__SYM_SLOTS,          /* bf16 [max_tokens * K, H], the combine buffer: y in forward, dX rows in backward */
+  PURR__SYM_D_TOPK_WEIGHTS, /* fp32 [max_tokens, K] */
+  PURR__NUM_SYM_REGIONS
+};
+
+/* A rank's own memory. Row r of the schedule lives in ring row r mod macrobatch_rows. */
+enum {
+  PURR__WS_SCHEDULE,     /* the routing table, where the caller gives none */
+  PURR__WS_RING_X,       /* bf16 [ring, H] */
+  PURR__WS_RING_Y,       /* bf16 [ring, H]: y, in backward dX rows */
+  PURR__WS_RING_A,       /* bf16 [ring, I]: a, in backward s*a */
+  PURR__WS_RING_GATE,    /* bf16 [ring, I]: g where it is not kept, or replayed */
+  PURR__WS_RING_UP,      /* bf16 [ring, I] */
+  PURR__WS_RING_D_OUTPUT, /* bf16 [ring, H] */
+  PURR__WS_RING_D_GATE,  /* bf16 [ring, I] */
+  PURR__WS_RING_D_UP,    /* bf16 [ring, I] */
+  PURR__WS_RING_D_A,     /* fp32 [ring, I]: dA' */
+  PURR__WS_WGRAD_CARRY,  /* fp32 [3, I * H]: accumulators of the one expert that a macrobatch boundary cuts */
+  PURR__WS_SHARED_GATE,  /* bf16 [max_tokens, S], where it is not kept */
+  PURR__WS_SHARED_UP,    /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_A,     /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_OUT,   /* bf16 [max_tokens, H]: the shared expert's output, in backward its dx */
+  PURR__WS_SHARED_D_A,   /* fp32 [max_tokens, S] */
+  PURR__WS_SHARED_D_GATE, /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_D_UP,  /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_SCORE, /* fp32 [2, max_tokens]: z, and the gradient of its logit */
+  PURR__NUM_WS_REGIONS
+};
+
+/* What a forward keeps for its backward. */
+enum {
+  PURR__SAVED_SCHEDULE,
+  PURR__SAVED_IDS,         /* int32 [max_tokens, K] of this rank */
+  PURR__SAVED_GATE,        /* bf16 [kept_rows, I] */
+  PURR__SAVED_UP,          /* bf16 [kept_rows, I] */
+  PURR__SAVED_SHARED_GATE, /* bf16 [max_tokens, S] */
+  PURR__SAVED_SHARED_UP,   /* bf16 [max_tokens, S] */
+  PURR__NUM_SAVED_REGIONS
+};
+
+/* The routing table's own layout; see schedule/table.h. */
+enum {
+  PURR__TABLE_HEADER,
+  PURR__TABLE_EXPERT_COUNT,
+  PURR__TABLE_EXPERT_BEGIN,
+  PURR__TABLE_ROW_RANK,
+  PURR__TABLE_ROW_SLOT,
+  PURR__NUM_TABLE_REGIONS
+};
+
+struct purr_plan {
+  purr__object_t object;
+  purr_layer_desc_t layer; /* after overrides, defaults filled in */
+  char name[64];
+  int backend;             /* chosen */
+  char backend_reason[192];
+  int num_sms, tile_m, tile_n;
+  int64_t num_local_experts;
+  int64_t max_rows; /* of the schedule of one step, padding included */
+  int64_t min_minibatch_rows_forward, min_minibatch_rows_backward;
+  int64_t minibatch_rows, minibatch_rows_backward;
+  int64_t macrobatch_rows; /* rows of the ring */
+  int64_t kept_rows;       /* rows 0 .. kept_rows-1 keep g and u for backward; a multiple of the macrobatch or max_rows */
+  purr__region_t sym[PURR__NUM_SYM_REGIONS];
+  purr__region_t ws[PURR__NUM_WS_REGIONS];
+  purr__region_t saved[PURR__NUM_SAVED_REGIONS];
+  purr__region_t table[PURR__NUM_TABLE_REGIONS];
+  uint64_t sym_bytes, ws_bytes, saved_bytes, table_bytes, ring_bytes, weight_bytes;
+  uint64_t hash;
+};
+
+#define PURR__MEMORY_ALIGNMENT 256
+
+#endif

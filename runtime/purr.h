@@ -1,0 +1,669 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Purr: fused Mixture-of-Experts layers, forward and backward, behind a stable C ABI.
+ *
+ * This header is the authoritative text of the interface. The order below is the order of use:
+ *
+ *   context -> config -> group -> plan -> weights, workspace, saved -> (schedule) -> forward, backward -> result
+ *
+ * Words.  T tokens of this rank, K top-k, H hidden size, I routed intermediate size, S shared intermediate size,
+ *         E experts, R ranks, E_l = E/R experts held by this rank. A slot is one (token, k) pair.
+ *
+ * Rules that hold for every function unless its comment says otherwise:
+ *   Status    Every fallible function returns a purr_status_t. `err` is optional and caller-owned; it is written on
+ *             failure only. On failure every `out_` object is NULL, nothing was changed, and all handles stay usable.
+ *   Structs   Every struct starts with `struct_size` = sizeof of the caller's struct (use the PURR_*_INIT macros). Zero
+ *             means "default" in every other field. A shorter struct of an older header is accepted; a longer one is
+ *             accepted when the unknown tail is zero and refused with INCOMPATIBLE_STRUCT when it is not.
+ *   Handles   Opaque. destroy(NULL) does nothing. A child keeps its parent alive: destroy in any order.
+ *   Threads   A function may be called from any thread. "one thread" means: not two calls on that object at once.
+ *   Fork      After fork, every call on an inherited handle returns FORKED; destroy does nothing there.
+ *   Memory    "device" is the memory of the backend that runs the plan: with the host backend that is ordinary memory.
+ *   Never     The library never prints, exits, aborts, or changes process-wide state.
+ */
+#ifndef PURR_H
+#define PURR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PURR_VERSION_MAJOR 0
+#define PURR_VERSION_MINOR 1
+#define PURR_VERSION_PATCH 0
+#define PURR_VERSION (PURR_VERSION_MAJOR * 10000 + PURR_VERSION_MINOR * 100 + PURR_VERSION_PATCH)
+
+#ifndef PURR_API
+#if defined(__GNUC__)
+#define PURR_API __attribute__((visibility("default")))
+#else
+#define PURR_API
+#endif
+#endif
+
+/* ---------------------------------------------------------------------------------------------- status and errors */
+
+/* A status; see purr_status.def for the numbers. A newer library may return numbers that this header does not name. */
+typedef int32_t purr_status_t;
+
+enum {
+#define PURR_STATUS(name, number, text) PURR_STATUS_##name = number,
+#include "purr_status.def"
+#undef PURR_STATUS
+};
+
+/* What went wrong, in one sentence: what, where, got, allowed. Plain memory of the caller, for example on the stack. */
+typedef struct purr_error {
+  uint32_t struct_size; /* sizeof(purr_error_t); 0 is read as the size in version 0.1 */
+  int32_t status;       /* the status that the call returned */
+  int32_t native_code;  /* errno, CUresult or ncclResult_t behind it, 0 if none */
+  int32_t rank;         /* rank that failed or was waited for, -1 if none */
+  int32_t line;         /* line in a config or checkpoint file, from 1; 0 if none */
+  int32_t column;       /* column there, from 1; 0 if none */
+  char message[512];    /* UTF-8, always terminated, never ends in a newline */
+} purr_error_t;
+#define PURR_ERROR_INIT {sizeof(purr_error_t), 0, 0, -1, 0, 0, {0}}
+
+/* Version of the loaded library, as PURR_VERSION.  Threads: any. Collective: no. Since 0.1. */
+PURR_API uint32_t purr_version(void);
+
+/* The same as text, for example "0.1.0". Static storage.  Threads: any. Collective: no. Since 0.1. */
+PURR_API const char *purr_version_string(void);
+
+/* Name of a status ("BAD_ROUTE"), "UNKNOWN" for a number the library does not know. Static storage. Since 0.1. */
+PURR_API const char *purr_status_name(purr_status_t status);
+
+/* What a status means, as half a sentence. Static storage.  Threads: any. Collective: no. Since 0.1. */
+PURR_API const char *purr_status_text(purr_status_t status);
+
+/* ------------------------------------------------------------------------------------------------------- constants */
+
+/* Element types. The first block can be used in a layer; the second appears only in checkpoints. */
+enum {
+  PURR_DTYPE_NONE = 0,
+  PURR_DTYPE_BF16 = 1,
+  PURR_DTYPE_FP32 = 2,
+  PURR_DTYPE_INT32 = 3,
+  PURR_DTYPE_INT64 = 4,
+  PURR_DTYPE_E4M3 = 5, /* OCP FP8 E4M3, no infinities */
+  PURR_DTYPE_E8M0 = 6, /* OCP power-of-two scale */
+
+  PURR_DTYPE_FP16 = 32,
+  PURR_DTYPE_FP64 = 33,
+  PURR_DTYPE_E5M2 = 34,
+  PURR_DTYPE_INT8 = 35,
+  PURR_DTYPE_UINT8 = 36,
+  PURR_DTYPE_INT16 = 37,
+  PURR_DTYPE_UINT16 = 38,
+  PURR_DTYPE_UINT32 = 39,
+  PURR_DTYPE_UINT64 = 40,
+  PURR_DTYPE_BOOL = 41,
+};
+
+enum { PURR_PRECISION_BF16 = 0, PURR_PRECISION_MXFP8 = 1 };
+
+/* AUTO takes the fastest backend that the device, the shape and the loaded packages allow. */
+enum { PURR_BACKEND_AUTO = 0, PURR_BACKEND_HOST = 1, PURR_BACKEND_STAGED = 2, PURR_BACKEND_MEGA = 3 };
+
+/* Gate of the shared expert: none, or sigmoid(x . w) as in Qwen2-MoE. */
+enum { PURR_SHARED_GATE_NONE = 0, PURR_SHARED_GATE_SIGMOID = 1 };
+
+/* Format of the purr_*_describe texts. */
+enum { PURR_FORMAT_TEXT = 0, PURR_FORMAT_JSON = 1 };
+
+enum { PURR_LOG_ERROR = 1, PURR_LOG_WARNING = 2, PURR_LOG_INFO = 3, PURR_LOG_DEBUG = 4 };
+
+/* --------------------------------------------------------------------------------------------------------- context */
+
+/* Holds the memory hooks, the log sink, the worker threads of the host backend and the counters. One a process is
+ * enough. */
+typedef struct purr_context purr_context_t;
+
+/* Memory for the library's own objects. Both functions may be called from any thread at once. `allocate` returns memory
+ * aligned to `alignment` (a power of two) or NULL; `release` gets what allocate returned and the same byte count. */
+typedef struct purr_allocator {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void *(*allocate)(void *user, uint64_t bytes, uint64_t alignment);
+  void (*release)(void *user, void *memory, uint64_t bytes);
+  void *user;
+} purr_allocator_t;
+
+/* Receives log lines: level PURR_LOG_*, one line without newline. Called from any thread, never under a lock. */
+typedef void (*purr_log_fn)(void *user, int32_t level, const char *message);
+
+typedef struct purr_context_desc {
+  uint32_t struct_size;
+  uint32_t num_threads;                  /* threads of the host backend; 0 = PURR_NUM_THREADS, else the CPUs available */
+  const purr_allocator_t *host_allocator; /* NULL = malloc and free */
+  purr_log_fn log;                       /* NULL = no log */
+  void *log_user;
+  int32_t log_level; /* the most detailed level delivered; 0 = PURR_LOG_WARNING */
+  int32_t reserved;
+} purr_context_desc_t;
+#define PURR_CONTEXT_DESC_INIT {sizeof(purr_context_desc_t), 0, NULL, NULL, NULL, 0, 0}
+
+/* Totals since the context was created. */
+typedef struct purr_counters {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t num_forward_calls;
+  uint64_t num_backward_calls;
+  uint64_t num_rows;      /* rows computed by routed experts, both passes */
+  uint64_t num_timeouts;  /* waits for a peer that ran out */
+  uint64_t num_bad_routes; /* calls refused for an expert id out of range */
+  uint64_t dispatch_bytes; /* bytes pulled from peers and from this rank's own tokens */
+  uint64_t combine_bytes;  /* bytes pushed home */
+  uint64_t host_bytes;     /* host memory held by the library now */
+  uint64_t host_bytes_peak;
+} purr_counters_t;
+
+/* Creates a context.
+ * @param desc  NULL = all defaults.
+ * The environment variables PURR_NUM_THREADS and PURR_LOG are read here and nowhere else.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, OUT_OF_HOST_MEMORY. Since 0.1. */
+PURR_API purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_t **out_context,
+                                           purr_error_t *err);
+
+/* Releases the caller's reference; the last child frees the context.  Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_context_destroy(purr_context_t *context);
+
+/* Reads the counters.
+ * @param out_counters  set its struct_size first; fields beyond it are not written.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_context_query_counters(purr_context_t *context, purr_counters_t *out_counters,
+                                                   purr_error_t *err);
+
+/* ---------------------------------------------------------------------------------------------------------- config */
+
+/* A checked layer description with the place each value came from. Immutable. */
+typedef struct purr_config purr_config_t;
+
+/* The layer, as numbers. The YAML keys have the same names; configs/schema.yaml documents each. */
+typedef struct purr_layer_desc {
+  uint32_t struct_size;
+  int32_t precision;                /* PURR_PRECISION_* */
+  int64_t hidden_size;              /* H */
+  int64_t intermediate_size;        /* I */
+  int64_t num_experts;              /* E, over all ranks */
+  int64_t top_k;                    /* K */
+  int64_t max_tokens;               /* largest T of a rank; 0 = 4096 */
+  int64_t shared_intermediate_size; /* S; 0 = no shared expert */
+  int32_t shared_gate;              /* PURR_SHARED_GATE_* */
+  int32_t backend;                  /* PURR_BACKEND_* */
+  float swiglu_limit;               /* 0 = no clamp */
+  int32_t num_ranks;                /* R; 0 = 1 */
+  int64_t minibatch_rows;           /* rows of one minibatch, a multiple of 64; 0 = chosen by the plan */
+  int64_t macrobatch_rows;          /* rows of the ring, a multiple of 64, at least two minibatches; 0 = chosen */
+  int64_t num_comm_sms;             /* SMs that communicate when R > 1; 0 = chosen */
+  int64_t activation_memory;        /* bytes kept for backward; 0 = all that can be needed, -1 = keep nothing */
+  int64_t timeout_ms;               /* longest wait for a peer; 0 = 600000 */
+} purr_layer_desc_t;
+#define PURR_LAYER_DESC_INIT {sizeof(purr_layer_desc_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0, 0, 0}
+
+/* Reads a YAML layer config, strictly: anything unknown, repeated, of a wrong type or out of range is an error with
+ * file:line:column, what was found, what is allowed and the nearest known key.
+ * @param path  a regular file of at most 1 MiB.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CONFIG, IO, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_config_load(purr_context_t *context, const char *path, purr_config_t **out_config,
+                                        purr_error_t *err);
+
+/* The same from memory.
+ * @param text, num_bytes  UTF-8 YAML, host memory, not kept.
+ * @param name             stands for the file in messages; NULL = "config".
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CONFIG, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_config_parse(purr_context_t *context, const char *text, uint64_t num_bytes,
+                                         const char *name, purr_config_t **out_config, purr_error_t *err);
+
+/* The same from numbers, checked by the same rules.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, CONFIG, OUT_OF_HOST_MEMORY, FORKED.
+ * Since 0.1. */
+PURR_API purr_status_t purr_config_create(purr_context_t *context, const purr_layer_desc_t *layer,
+                                          purr_config_t **out_config, purr_error_t *err);
+
+/* Reads the layer back, defaults filled in.
+ * @param out_layer  set its struct_size first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_config_get_layer(const purr_config_t *config, purr_layer_desc_t *out_layer,
+                                             purr_error_t *err);
+
+/* Writes the config as YAML that purr_config_parse accepts and that gives the same layer.
+ * @param buffer, capacity  host memory for the text and its final NUL; NULL and 0 to ask for the length alone.
+ * @param out_length        length of the text without the NUL; written also with BUFFER_TOO_SMALL.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_config_write(const purr_config_t *config, char *buffer, uint64_t capacity,
+                                         uint64_t *out_length, purr_error_t *err);
+
+/* Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_config_destroy(purr_config_t *config);
+
+/* --------------------------------------------------------------------------------------------------------- tensors */
+
+/* Scale metadata of a block-scaled tensor; NULL where a tensor has none. Defined with the MXFP8 precision. */
+typedef struct purr_scales purr_scales_t;
+
+/* A tensor as the caller holds it. Nothing is copied and nothing is owned. */
+typedef struct purr_tensor {
+  uint32_t struct_size;
+  int32_t dtype;         /* PURR_DTYPE_* */
+  int32_t num_dims;      /* 1 to 4 */
+  int32_t reserved;      /* 0 */
+  void *data;            /* first element; NULL when `pointers` is used. Inputs are never written */
+  void *const *pointers; /* host array [shape[0]] of the address of each slice of dimension 0; else NULL */
+  int64_t shape[4];
+  int64_t stride[4]; /* in elements, non-negative; all zero = contiguous, last dimension fastest. The last stride of a
+                        matrix is 1. stride[0] is ignored with `pointers` */
+  const purr_scales_t *scales;
+} purr_tensor_t;
+
+/* ---------------------------------------------------------------------------------------------------------- groups */
+
+/* One rank's place in an expert-parallel group. Rank r holds experts r*E_l .. (r+1)*E_l-1. */
+typedef struct purr_group purr_group_t;
+
+typedef struct purr_group_desc {
+  uint32_t struct_size;
+  int32_t num_ranks;  /* R, at least 1 */
+  int64_t timeout_ms; /* longest wait for a peer; 0 = 600000 */
+} purr_group_desc_t;
+#define PURR_GROUP_DESC_INIT {sizeof(purr_group_desc_t), 0, 0}
+
+/* Makes a group of R ranks inside this process. Each rank is then driven by a thread of its own.
+ * @param out_groups  array [R]; receives the handle of each rank.
+ * Threads: any. Collective: no, this one call makes all ranks. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT,
+ * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_group_create_local(purr_context_t *context, const purr_group_desc_t *desc,
+                                               purr_group_t **out_groups, purr_error_t *err);
+
+/* Health of the group: OK, or PEER_FAILED with the rank that did not come in err->rank. A broken group stays broken;
+ * make a new one.  Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, PEER_FAILED, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_group_query_status(purr_group_t *group, purr_error_t *err);
+
+/* This rank's number, 0..R-1 (0 for NULL).  Threads: any. Collective: no. Since 0.1. */
+PURR_API int32_t purr_group_rank(const purr_group_t *group);
+
+/* Number of ranks R (1 for NULL).  Threads: any. Collective: no. Since 0.1. */
+PURR_API int32_t purr_group_num_ranks(const purr_group_t *group);
+
+/* Leaves the group. Ranks that still wait for this one get PEER_FAILED at once.  Threads: any. Collective: no.
+ * Since 0.1. */
+PURR_API void purr_group_destroy(purr_group_t *group);
+
+/* ------------------------------------------------------------------------------------------------------------ plan */
+
+/* Everything decided before memory is touched: backend, tiles, minibatch, macrobatch, byte layout. Immutable; may be
+ * shared by threads and by the ranks of a local group. */
+typedef struct purr_plan purr_plan_t;
+
+typedef struct purr_plan_desc {
+  uint32_t struct_size;
+  int32_t num_sms;   /* SMs to plan for; 0 = those of the device, 132 where there is none */
+  int32_t num_ranks; /* R; 0 = as in the config */
+  int32_t backend;   /* PURR_BACKEND_*; AUTO = as in the config */
+  int32_t precision; /* PURR_PRECISION_* + 1; 0 = as in the config */
+  int32_t reserved;
+  int64_t max_tokens; /* 0 = as in the config */
+} purr_plan_desc_t;
+#define PURR_PLAN_DESC_INIT {sizeof(purr_plan_desc_t), 0, 0, 0, 0, 0, 0}
+
+/* The plan in numbers. Byte counts are for one rank. */
+typedef struct purr_plan_info {
+  uint32_t struct_size;
+  int32_t backend; /* the chosen one, never AUTO */
+  int32_t precision;
+  int32_t num_ranks;
+  int64_t num_local_experts;
+  int64_t max_tokens;
+  int64_t max_rows; /* most rows of one step on this rank, padding included */
+  int64_t minibatch_rows;
+  int64_t macrobatch_rows;
+  int64_t min_minibatch_rows_forward; /* rows for two full waves of SMs */
+  int64_t min_minibatch_rows_backward;
+  int64_t kept_rows;           /* rows whose g and u are kept for backward; the others are replayed */
+  uint64_t weight_bytes;       /* routed and shared weights */
+  uint64_t workspace_bytes;    /* the rings and all else that a call needs of its own */
+  uint64_t ring_bytes;         /* part of it */
+  uint64_t symmetric_bytes;    /* memory that peers read and write: combine buffer, tokens, ids */
+  uint64_t combine_bytes;      /* part of it */
+  uint64_t saved_bytes;        /* one purr_saved_t */
+  uint64_t schedule_bytes;     /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
+  uint64_t hash;               /* equal on all ranks of a group */
+} purr_plan_info_t;
+
+/* Makes a plan.
+ * @param desc  NULL = all as in the config.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, NO_DEVICE,
+ * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *config,
+                                        const purr_plan_desc_t *desc, purr_plan_t **out_plan, purr_error_t *err);
+
+/* Reads the numbers; set out_info->struct_size first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t *out_info, purr_error_t *err);
+
+/* Explains the plan in words and tables, or as JSON: what was chosen and why.
+ * @param format                        PURR_FORMAT_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_plan_describe(const purr_plan_t *plan, int32_t format, char *buffer, uint64_t capacity,
+                                          uint64_t *out_length, purr_error_t *err);
+
+/* Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_plan_destroy(purr_plan_t *plan);
+
+/* --------------------------------------------------------------------------------------------------------- weights */
+
+/* The weights of one rank, checked once. Holds addresses only: the caller may update the values in place between calls,
+ * and keeps the memory alive. */
+typedef struct purr_weights purr_weights_t;
+
+/* Which tensors. All are device memory, as nn.Linear stores them, dtype BF16, the last stride 1, rows at 16-byte
+ * multiples. Give either gate_up or both gate and up. The same struct names the gradients in purr_backward_args_t, where
+ * the dtype is FP32 or BF16 and a NULL tensor is not computed. */
+typedef struct purr_weights_desc {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const purr_tensor_t *gate_up;     /* [E_l, 2I, H], gate rows first */
+  const purr_tensor_t *gate;        /* [E_l, I, H] */
+  const purr_tensor_t *up;          /* [E_l, I, H] */
+  const purr_tensor_t *down;        /* [E_l, H, I] */
+  const purr_tensor_t *shared_gate; /* [S, H] */
+  const purr_tensor_t *shared_up;   /* [S, H] */
+  const purr_tensor_t *shared_down; /* [H, S] */
+  const purr_tensor_t *shared_expert_gate; /* [1, H] or [H]; with PURR_SHARED_GATE_SIGMOID only */
+} purr_weights_desc_t;
+#define PURR_WEIGHTS_DESC_INIT {sizeof(purr_weights_desc_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* Checks shapes, types and strides against the plan and remembers the addresses.
+ * The descriptor and its tensor structs need not outlive the call; the tensors' memory must.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, OUT_OF_HOST_MEMORY, FORKED.
+ * Since 0.1. */
+PURR_API purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_weights_desc_t *desc,
+                                           purr_weights_t **out_weights, purr_error_t *err);
+
+/* Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_weights_destroy(purr_weights_t *weights);
+
+/* ----------------------------------------------------------------------------------------- workspace, saved, result */
+
+/* Rings, counters and symmetric memory. Layers may share one in stream order; overlapping use is refused with BUSY. */
+typedef struct purr_workspace purr_workspace_t;
+
+typedef struct purr_workspace_desc {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t bytes;           /* at least this much, to serve other plans too; 0 = what this plan needs */
+  uint64_t symmetric_bytes; /* likewise; all ranks give the same number */
+  void *memory;             /* device memory of `bytes`, 256-byte aligned, or NULL to have it allocated. The symmetric
+                               memory always comes from the group */
+} purr_workspace_desc_t;
+#define PURR_WORKSPACE_DESC_INIT {sizeof(purr_workspace_desc_t), 0, 0, 0, NULL}
+
+/* Creates the workspace of one rank; purr_plan_query says the sizes.
+ * @param group  this rank's group handle; NULL when R = 1.
+ * @param desc   NULL = all defaults.
+ * Threads: any. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL,
+ * OUT_OF_HOST_MEMORY, PEER_FAILED, PEER_MISMATCH, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group,
+                                             const purr_workspace_desc_t *desc, purr_workspace_t **out_workspace,
+                                             purr_error_t *err);
+
+/* Threads: any, with no call in flight. Collective: no. Since 0.1. */
+PURR_API void purr_workspace_destroy(purr_workspace_t *workspace);
+
+/* What one forward keeps for its backward: the schedule, g and u. Many can be alive at once (pipelined microbatches).
+ * A forward that overwrites one makes the earlier step's backward impossible. */
+typedef struct purr_saved purr_saved_t;
+
+/* Creates one; purr_plan_query says the size.
+ * @param memory, bytes  device memory, 256-byte aligned, or NULL and 0 to have it allocated.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t bytes,
+                                         purr_saved_t **out_saved, purr_error_t *err);
+
+/* Threads: any, with no call in flight. Collective: no. Since 0.1. */
+PURR_API void purr_saved_destroy(purr_saved_t *saved);
+
+/* Outcome of one call: status, times, tokens per expert. */
+typedef struct purr_result purr_result_t;
+
+/* The phases that purr_result_info_t times. */
+enum {
+  PURR_PHASE_EXCHANGE = 0, /* ids, tokens and barriers between ranks */
+  PURR_PHASE_SCHEDULE = 1, /* building the routing table */
+  PURR_PHASE_SHARED = 2,   /* the shared expert */
+  PURR_PHASE_DISPATCH = 3, /* pulling rows */
+  PURR_PHASE_GATE_UP = 4,  /* gate and up GEMM with SwiGLU; in backward also their replay */
+  PURR_PHASE_DOWN = 5,     /* down GEMM; in backward its data gradient with SwiGLU's */
+  PURR_PHASE_DGRAD = 6,    /* data gradient of gate and up */
+  PURR_PHASE_WGRAD = 7,    /* weight gradients */
+  PURR_PHASE_COMBINE = 8,  /* pushing rows home */
+  PURR_PHASE_SUM = 9,      /* the sum over slots */
+  PURR_NUM_PHASES = 10,
+};
+
+typedef struct purr_result_info {
+  uint32_t struct_size;
+  int32_t status;  /* NOT_READY while the call runs, then its final status */
+  int32_t rank;    /* BAD_ROUTE: where the first bad id is; PEER_FAILED: who did not come; else -1 */
+  int32_t reserved;
+  int64_t token;   /* BAD_ROUTE: its token, else -1 */
+  int64_t slot;    /* BAD_ROUTE: its slot, else -1 */
+  int64_t expert;  /* BAD_ROUTE: the id found */
+  int64_t num_rows;      /* rows that this rank's experts compute in the call */
+  int64_t num_rows_done; /* how many are finished: progress, readable while the call runs */
+  int64_t num_replayed_rows; /* backward: rows whose gate and up were computed again */
+  uint64_t phase_ns[16];     /* wall time of each PURR_PHASE_*; phases that overlap are each counted */
+  uint64_t total_ns;
+} purr_result_info_t;
+
+/* Creates a result; it can be used for any number of calls, one at a time; each call overwrites it.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_result_create(purr_context_t *context, purr_result_t **out_result, purr_error_t *err);
+
+/* Reads the outcome without waiting; set out_info->struct_size first. The returned status is that of the query; the
+ * call's own is out_info->status, its sentence goes to `err`.
+ * Threads: any, also while the call runs. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_result_query(purr_result_t *result, purr_result_info_t *out_info, purr_error_t *err);
+
+/* Tokens (slots) that each local expert of this rank got in the call.
+ * @param out_counts  host int64 [num_counts]; num_counts = E_l of the call's plan.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE, NOT_READY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_result_tokens_per_expert(purr_result_t *result, int64_t *out_counts, int64_t num_counts,
+                                                     purr_error_t *err);
+
+/* Name of a phase ("gate_up"), NULL outside 0..PURR_NUM_PHASES-1. Static storage.  Threads: any. Since 0.1. */
+PURR_API const char *purr_phase_name(int32_t phase);
+
+/* Threads: any, with no call in flight. Collective: no. Since 0.1. */
+PURR_API void purr_result_destroy(purr_result_t *result);
+
+/* -------------------------------------------------------------------------------------------------------- schedule */
+
+/* The routing table of one step: which (rank, token, slot) stands in which row. A forward builds its own when it is
+ * given none; make one to look at it or to build it early. */
+typedef struct purr_schedule purr_schedule_t;
+
+/* The table, for reading. Host memory, owned by the schedule, valid until it is built again or destroyed. */
+typedef struct purr_schedule_view {
+  uint32_t struct_size;
+  int32_t num_ranks;
+  int64_t num_local_experts;
+  int64_t num_rows;          /* rows in use, without padding */
+  int64_t num_padded_rows;   /* length of row_rank and row_slot */
+  const int32_t *expert_count; /* [E_l] rows of each local expert */
+  const int32_t *expert_begin; /* [E_l + 1] first row of each expert's segment, multiples of 64 */
+  const int32_t *row_rank;     /* [num_padded_rows] source rank, -1 in padding */
+  const int32_t *row_slot;     /* [num_padded_rows] token * K + k on that rank, -1 in padding */
+} purr_schedule_view_t;
+
+/* Creates an empty schedule.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_schedule_create(const purr_plan_t *plan, purr_schedule_t **out_schedule,
+                                            purr_error_t *err);
+
+/* Builds the table from all ranks' ids.
+ * @param topk_ids  [T, K] INT32 or INT64, device, any row stride, -1 = dropped slot; read before the call returns.
+ * @param stream    ignored by the host backend, which blocks.
+ * Threads: one thread per schedule and per workspace. Collective: yes. Returns: OK, INVALID_ARGUMENT, BAD_ROUTE, BUSY,
+ * PEER_FAILED, PEER_MISMATCH, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *workspace,
+                                           const purr_tensor_t *topk_ids, void *stream, purr_error_t *err);
+
+/* Looks at a built table; set out_view->struct_size first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_schedule_get_view(const purr_schedule_t *schedule, purr_schedule_view_t *out_view,
+                                              purr_error_t *err);
+
+/* Prints the table: a line for each expert with its rows as rank:token/slot, or JSON.
+ * @param format                        PURR_FORMAT_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY,
+ * FORKED. Since 0.1. */
+PURR_API purr_status_t purr_schedule_describe(const purr_schedule_t *schedule, int32_t format, char *buffer,
+                                              uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
+/* Threads: any, with no call in flight. Collective: no. Since 0.1. */
+PURR_API void purr_schedule_destroy(purr_schedule_t *schedule);
+
+/* ------------------------------------------------------------------------------------------------ forward, backward */
+
+typedef struct purr_forward_args {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const purr_weights_t *weights;
+  const purr_tensor_t *x;            /* [T, H] BF16, device, rows at 16-byte multiples */
+  const purr_tensor_t *topk_ids;     /* [T, K] INT32 or INT64, device, -1 = dropped slot */
+  const purr_tensor_t *topk_weights; /* [T, K] FP32, device; used as they are, any finite value */
+  const purr_tensor_t *output;       /* [T, H] BF16, device, written */
+  purr_schedule_t *schedule;         /* built before from the same ids, or NULL to build one inside */
+  purr_saved_t *saved;               /* written for backward; NULL = inference */
+  purr_result_t *result;             /* NULL = not wanted */
+  void *stream;                      /* CUstream; ignored by the host backend, which blocks */
+} purr_forward_args_t;
+#define PURR_FORWARD_ARGS_INIT \
+  {sizeof(purr_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* Runs the layer: output = bf16(shared + sum over k of topk_weights[k] * expert_k(x)).
+ * T may be 0 and may differ from rank to rank, up to the plan's max_tokens. An expert id outside -1..E-1 is found while
+ * running: then no rank writes its output, and every rank's result says BAD_ROUTE with rank, token and slot. The host
+ * backend blocks, so its call returns that status too; GPU backends return OK and report in the result alone.
+ * Threads: one thread per workspace, saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT,
+ * INCOMPATIBLE_STRUCT, INVALID_STATE, BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH,
+ * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace,
+                                    const purr_forward_args_t *args, purr_error_t *err);
+
+/* Flags of purr_backward_args_t. */
+enum {
+  PURR_BACKWARD_ACCUMULATE = 1, /* add weight gradients to what is there (main-grad) instead of overwriting */
+};
+
+typedef struct purr_backward_args {
+  uint32_t struct_size;
+  uint32_t flags; /* PURR_BACKWARD_* */
+  const purr_weights_t *weights;
+  const purr_saved_t *saved;         /* of the forward of this step; stays valid, backward may be repeated */
+  const purr_tensor_t *x;            /* as in that forward */
+  const purr_tensor_t *topk_weights; /* as in that forward */
+  const purr_tensor_t *d_output;     /* [T, H] BF16, device */
+  const purr_tensor_t *d_x;            /* [T, H] BF16, device, written; without the path through the router. May be NULL */
+  const purr_tensor_t *d_topk_weights; /* [T, K] FP32, device, written; 0 for dropped slots. May be NULL */
+  const purr_weights_desc_t *d_weights; /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of
+                                           the shared expert are sums over this rank's tokens: the caller reduces them */
+  purr_result_t *result;
+  void *stream;
+} purr_backward_args_t;
+#define PURR_BACKWARD_ARGS_INIT \
+  {sizeof(purr_backward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* Runs the layer backward. Experts without rows get exact-zero gradients, or keep theirs with ACCUMULATE.
+ * Threads: one thread per workspace and result. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT,
+ * INVALID_STATE, BUFFER_TOO_SMALL, BUSY, PEER_FAILED, PEER_MISMATCH, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_backward(const purr_plan_t *plan, purr_workspace_t *workspace,
+                                     const purr_backward_args_t *args, purr_error_t *err);
+
+/* ------------------------------------------------------------------------------------------------------ checkpoints */
+
+/* A safetensors checkpoint, single file or sharded, memory-mapped read-only. Nothing in it is trusted. */
+typedef struct purr_checkpoint purr_checkpoint_t;
+
+/* Opens a folder (config.json beside model.safetensors or model.safetensors.index.json) or one .safetensors file.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, IO, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_open(purr_context_t *context, const char *path,
+                                            purr_checkpoint_t **out_checkpoint, purr_error_t *err);
+
+/* Number of tensors in all shards.  Threads: any. Collective: no. Since 0.1. */
+PURR_API int64_t purr_checkpoint_num_tensors(const purr_checkpoint_t *checkpoint);
+
+/* Name of a tensor, in name order; NULL outside 0..num_tensors-1. Lives as long as the checkpoint.
+ * Threads: any. Collective: no. Since 0.1. */
+PURR_API const char *purr_checkpoint_tensor_name(const purr_checkpoint_t *checkpoint, int64_t index);
+
+/* Finds a tensor by name. Its data is host memory that lives as long as the checkpoint and is read-only.
+ * @param out_tensor  set its struct_size first. Tensors of more than 4 dimensions are refused; a scalar has shape [1].
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT (no such name), UNSUPPORTED, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_find(const purr_checkpoint_t *checkpoint, const char *name,
+                                            purr_tensor_t *out_tensor, purr_error_t *err);
+
+/* The layer config of a checkpoint's MoE layer, from its config.json.
+ * @param layer  index of the decoder layer; -1 = the first MoE layer.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, UNSUPPORTED, OUT_OF_HOST_MEMORY, FORKED.
+ * Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_create_config(const purr_checkpoint_t *checkpoint, int64_t layer,
+                                                     purr_config_t **out_config, purr_error_t *err);
+
+/* Router of a checkpoint's MoE layers. */
+enum { PURR_ROUTER_SOFTMAX = 0, PURR_ROUTER_SIGMOID = 1 };
+typedef struct purr_router_desc {
+  uint32_t struct_size;
+  int32_t scoring;         /* PURR_ROUTER_* */
+  int32_t num_groups;      /* expert groups for group-limited routing; 1 = none */
+  int32_t num_top_groups;  /* groups that a token may use */
+  int32_t group_top;       /* experts summed to score a group: 1 (maximum) or 2 */
+  int32_t normalize;       /* 1 = the chosen weights are divided by their sum */
+  float scaling;           /* factor on the weights after that */
+  float normalize_epsilon; /* added to the sum */
+} purr_router_desc_t;
+
+/* One MoE layer of a checkpoint, as weights that purr_weights_create takes. */
+typedef struct purr_checkpoint_layer purr_checkpoint_layer_t;
+
+/* Looks up every tensor of a layer and checks names, shapes and types against the checkpoint's own config.
+ * @param layer            as in purr_checkpoint_create_config.
+ * @param rank, num_ranks  whose experts.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, UNSUPPORTED, OUT_OF_HOST_MEMORY, FORKED.
+ * Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_load_layer(const purr_checkpoint_t *checkpoint, int64_t layer, int32_t rank,
+                                                  int32_t num_ranks, purr_checkpoint_layer_t **out_layer,
+                                                  purr_error_t *err);
+
+/* The layer's weights: host memory, BF16, valid as long as the layer handle.
+ * @param out_weights  set its struct_size first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_layer_get_weights(const purr_checkpoint_layer_t *layer,
+                                                         purr_weights_desc_t *out_weights, purr_error_t *err);
+
+/* The layer's router.
+ * @param out_router  set its struct_size first.
+ * @param out_weight  [E, H]; set its struct_size first.
+ * @param out_bias    [E] score correction bias used for choosing only; num_dims = 0 where there is none.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_layer_get_router(const purr_checkpoint_layer_t *layer,
+                                                        purr_router_desc_t *out_router, purr_tensor_t *out_weight,
+                                                        purr_tensor_t *out_bias, purr_error_t *err);
+
+/* Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_checkpoint_layer_destroy(purr_checkpoint_layer_t *layer);
+
+/* Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_checkpoint_destroy(purr_checkpoint_t *checkpoint);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PURR_H */
