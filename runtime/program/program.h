@@ -1,0 +1,123 @@
+/* What the subcommands of `purr` share. The program stands on the public interface alone, as any user would: the only
+ * header of the library that it includes is purr.h. */
+#ifndef PURR_PROGRAM_H
+#define PURR_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "purr.h"
+
+#define PRINTF_LIKE(format_idx, first_idx) __attribute__((format(printf, format_idx, first_idx)))
+
+/* Exit codes. */
+enum { EXIT_GOOD = 0, EXIT_CHECK_FAILED = 1, EXIT_BAD_INPUT = 2 };
+
+/* ---- subcommands: argv[0] is the subcommand's own name ---- */
+int cmd_run(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_config(int argc, char **argv);
+
+/* ---- messages (main.c) ----
+ * Prints "purr COMMAND: what" and, on a second line, what to do next; returns EXIT_BAD_INPUT. */
+int fail(const char *command, const char *next, const char *format, ...) PRINTF_LIKE(3, 4);
+/* The same for a failed call of the library. */
+int fail_call(const char *command, const char *next, const purr_error_t *err);
+/* The name in the NULL-terminated list that is nearest to `word`, NULL when none is near. */
+const char *nearest_name(const char *word, const char *const *names);
+
+/* ---- options (options.c) ----
+ * A subcommand describes its options in a table; parsing, ranges and the --help text come from it:
+ *
+ *   int64_t num_sms = 0;
+ *   bool json = false;
+ *   const option_t options[] = {
+ *       {.name = "sms", .kind = OPTION_INT, .value = &num_sms, .metavar = "N", .min = 1, .max = 1024, .help = "..."},
+ *       {.name = "json", .kind = OPTION_FLAG, .value = &json, .help = "print one JSON object"},
+ *       {0}};
+ *   const char *config;
+ *   int code = options_parse(&help, options, argc, argv, &config, 1);
+ *   if (code != OPTIONS_GO_ON) return code;
+ */
+typedef enum option_kind {
+  OPTION_FLAG,   /* bool: set to true */
+  OPTION_INT,    /* int64_t within min..max, plain decimal */
+  OPTION_REAL,   /* double within min_real..max_real */
+  OPTION_TEXT,   /* const char * */
+  OPTION_CHOICE, /* int: index into choices */
+} option_kind_t;
+
+typedef struct option {
+  const char *name; /* without the dashes */
+  option_kind_t kind;
+  void *value;         /* keeps what it holds when the option is not given */
+  const char *metavar; /* stands for the value in the help; NULL with flags and choices */
+  const char *help;    /* may hold newlines; ends without a full stop */
+  int64_t min, max;
+  double min_real, max_real;
+  const char *const *choices; /* NULL-terminated */
+} option_t;
+
+typedef struct help {
+  const char *command; /* "run" */
+  const char *usage;   /* "CONFIG [options]" */
+  const char *about;   /* a paragraph or two, broken into lines */
+  const char *example; /* lines of commands, each indented by two spaces */
+} help_t;
+
+#define OPTIONS_GO_ON (-1)
+/* Parses --name VALUE, --name=VALUE and the other words. `words` [max_words] receives those, NULL where there are
+ * fewer. Returns OPTIONS_GO_ON, or the exit code when the subcommand is done: --help was asked for, or something is
+ * wrong. */
+int options_parse(const help_t *help, const option_t *options, int argc, char **argv, const char **words,
+                  int max_words);
+
+/* The choices of --backend and --precision, in the order of PURR_BACKEND_* and PURR_PRECISION_*. */
+extern const char *const backend_names[];
+extern const char *const precision_names[];
+
+/* ---- tables and small charts (table.c) ---- */
+typedef struct table {
+  const char *alignment; /* a letter for each column: l or r */
+  char **cells;
+  int64_t num_cells, capacity;
+} table_t;
+
+/* `table` starts as {.alignment = "lrr"}; cells are added row by row, the titles first. */
+void table_add(table_t *table, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Prints it indented by two spaces and frees the cells. */
+void table_print(table_t *table, FILE *file);
+
+/* A bar of at most `width` characters for `value` out of `maximum`, in blocks where the terminal knows UTF-8. */
+const char *bar_text(char *buffer, size_t capacity, double value, double maximum, int width);
+/* "1.18 MiB"; "12.3 ms"; "1 234 567". */
+const char *bytes_text(char *buffer, size_t capacity, uint64_t bytes);
+const char *time_text(char *buffer, size_t capacity, double seconds);
+const char *count_text(char *buffer, size_t capacity, int64_t count);
+#define BYTES_TEXT(bytes) bytes_text((char[32]){0}, 32, bytes)
+#define TIME_TEXT(seconds) time_text((char[32]){0}, 32, seconds)
+#define COUNT_TEXT(count) count_text((char[32]){0}, 32, count)
+
+/* Colours for a stream: empty strings when it is not a terminal or NO_COLOR is set. */
+typedef enum colour { COLOUR_NONE, COLOUR_BOLD, COLOUR_RED, COLOUR_GREEN } colour_t;
+const char *colour_text(FILE *file, colour_t colour);
+
+/* ---- JSON (json_out.c) ----
+ * Writes one indented value to a file. `key` is NULL inside arrays and at the top. NaN and infinities become null. */
+typedef struct json {
+  FILE *file;
+  int depth;
+  bool has_items;
+} json_t;
+
+void json_begin(json_t *json, const char *key, char bracket); /* '{' or '[' */
+void json_end(json_t *json, char bracket);                    /* '}' or ']'; ends the line after the last */
+void json_int(json_t *json, const char *key, int64_t value);
+void json_real(json_t *json, const char *key, double value);
+void json_text(json_t *json, const char *key, const char *value); /* NULL becomes null */
+void json_bool(json_t *json, const char *key, bool value);
+
+#endif
