@@ -95,6 +95,9 @@ void purr__text_add_bytes(purr__text_t *text, uint64_t bytes);
 purr_status_t purr__text_deliver(purr__text_t *text, char *buffer, uint64_t capacity, uint64_t *out_length,
                                  purr_error_t *err);
 void purr__text_free(purr__text_t *text);
+/* Copies untrusted text for a message: control characters become \xNN, what does not fit is cut at a character and ends
+ * in "...". Returns `out`, terminated. */
+const char *purr__printable(char *out, uint64_t capacity, const char *text, uint64_t length);
 
 /* ---- log (context.c) ---- */
 bool purr__log_enabled(const purr_context_t *context, int level);

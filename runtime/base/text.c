@@ -80,3 +80,37 @@ void purr__text_free(purr__text_t *text) {
   text->data = NULL;
   text->length = text->capacity = 0;
 }
+
+/* Bytes of the UTF-8 character at `text`, 1 for a byte that begins none. */
+static uint64_t character_bytes(const unsigned char *text, uint64_t length) {
+  uint64_t bytes = text[0] >= 0xF0 ? 4 : text[0] >= 0xE0 ? 3 : text[0] >= 0xC0 ? 2 : 1;
+  if (bytes > length) return 1;
+  for (uint64_t i = 1; i < bytes; i++)
+    if ((text[i] & 0xC0) != 0x80) return 1;
+  return bytes;
+}
+
+const char *purr__printable(char *out, uint64_t capacity, const char *text, uint64_t length) {
+  const unsigned char *in = (const unsigned char *)text;
+  uint64_t used = 0, uncut = 0; /* uncut: where "..." still fits behind whole characters */
+  for (uint64_t i = 0; i < length;) {
+    uint64_t bytes = character_bytes(in + i, length - i);
+    /* C0, DEL, and the C1 controls, which some terminals obey. */
+    bool is_control = in[i] < 0x20 || in[i] == 0x7F || (in[i] == 0xC2 && bytes == 2 && in[i + 1] < 0xA0) ||
+                      (in[i] >= 0x80 && bytes == 1);
+    uint64_t needed = is_control ? 4 * bytes : bytes;
+    if (used + needed + 1 > capacity) {
+      memcpy(out + uncut, "...", 4);
+      return out;
+    }
+    for (uint64_t j = 0; j < bytes; j++, i++) {
+      if (is_control)
+        used += (uint64_t)snprintf(out + used, 5, "\\x%02X", in[i]);
+      else
+        out[used++] = (char)in[i];
+    }
+    if (used + 4 <= capacity) uncut = used;
+  }
+  out[used] = '\0';
+  return out;
+}
