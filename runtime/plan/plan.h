@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 
-/* One named piece of a block of memory. `stride` is the bytes of one row of it. */
+/* One named piece of a block of memory. */
 typedef struct purr__region {
   const char *name;
   uint64_t offset, bytes;
@@ -25,25 +25,26 @@ enum {
 
 /* A rank's own memory. Row r of the schedule lives in ring row r mod macrobatch_rows. */
 enum {
-  PURR__WS_SCHEDULE,     /* the routing table, where the caller gives none */
-  PURR__WS_RING_X,       /* bf16 [ring, H] */
-  PURR__WS_RING_Y,       /* bf16 [ring, H]: y, in backward dX rows */
-  PURR__WS_RING_A,       /* bf16 [ring, I]: a, in backward s*a */
-  PURR__WS_RING_GATE,    /* bf16 [ring, I]: g where it is not kept, or replayed */
-  PURR__WS_RING_UP,      /* bf16 [ring, I] */
+  PURR__WS_SCHEDULE,      /* the routing table, where the caller gives none */
+  PURR__WS_RING_X,        /* bf16 [ring, H] */
+  PURR__WS_RING_Y,        /* bf16 [ring, H]: y, in backward dX rows */
+  PURR__WS_RING_A,        /* bf16 [ring, I]: a, in backward s*a */
+  PURR__WS_RING_GATE,     /* bf16 [ring, I]: g where it is not kept, or replayed */
+  PURR__WS_RING_UP,       /* bf16 [ring, I] */
   PURR__WS_RING_D_OUTPUT, /* bf16 [ring, H] */
-  PURR__WS_RING_D_GATE,  /* bf16 [ring, I] */
-  PURR__WS_RING_D_UP,    /* bf16 [ring, I] */
-  PURR__WS_RING_D_A,     /* fp32 [ring, I]: dA' */
-  PURR__WS_WGRAD_CARRY,  /* fp32 [3, I * H]: accumulators of the one expert that a macrobatch boundary cuts */
-  PURR__WS_SHARED_GATE,  /* bf16 [max_tokens, S], where it is not kept */
-  PURR__WS_SHARED_UP,    /* bf16 [max_tokens, S] */
-  PURR__WS_SHARED_A,     /* bf16 [max_tokens, S] */
-  PURR__WS_SHARED_OUT,   /* bf16 [max_tokens, H]: the shared expert's output, in backward its dx */
-  PURR__WS_SHARED_D_A,   /* fp32 [max_tokens, S] */
+  PURR__WS_RING_D_GATE,   /* bf16 [ring, I] */
+  PURR__WS_RING_D_UP,     /* bf16 [ring, I] */
+  PURR__WS_MINIBATCH_D_A, /* fp32 [largest minibatch, I]: dA' */
+  PURR__WS_WGRAD_CARRY,   /* fp32 [3, I * H]: accumulators of the one expert that a macrobatch boundary cuts */
+  PURR__WS_SHARED_GATE,   /* bf16 [max_tokens, S], where it is not kept */
+  PURR__WS_SHARED_UP,     /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_A,      /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_OUT,    /* bf16 [max_tokens, H]: the shared expert's output, in backward its dx */
+  PURR__WS_SHARED_D_A,    /* fp32 [max_tokens, S] */
   PURR__WS_SHARED_D_GATE, /* bf16 [max_tokens, S] */
-  PURR__WS_SHARED_D_UP,  /* bf16 [max_tokens, S] */
-  PURR__WS_SHARED_SCORE, /* fp32 [2, max_tokens]: z, and the gradient of its logit */
+  PURR__WS_SHARED_D_UP,   /* bf16 [max_tokens, S] */
+  PURR__WS_SHARED_SCORE,  /* fp32 [2, max_tokens]: z, and the gradient of its logit */
+  PURR__WS_SHARED_D_X,    /* fp32 [max_tokens, H]: the chain of its dx before the gate's step */
   PURR__NUM_WS_REGIONS
 };
 
@@ -72,7 +73,7 @@ struct purr_plan {
   purr__object_t object;
   purr_layer_desc_t layer; /* after overrides, defaults filled in */
   char name[64];
-  int backend;             /* chosen */
+  int backend; /* chosen */
   char backend_reason[192];
   int num_sms, tile_m, tile_n;
   int64_t num_local_experts;
@@ -80,7 +81,7 @@ struct purr_plan {
   int64_t min_minibatch_rows_forward, min_minibatch_rows_backward;
   int64_t minibatch_rows, minibatch_rows_backward;
   int64_t macrobatch_rows; /* rows of the ring */
-  int64_t kept_rows;       /* rows 0 .. kept_rows-1 keep g and u for backward; a multiple of the macrobatch or max_rows */
+  int64_t kept_rows; /* rows 0 .. kept_rows-1 keep g and u for backward; a multiple of the macrobatch or max_rows */
   purr__region_t sym[PURR__NUM_SYM_REGIONS];
   purr__region_t ws[PURR__NUM_WS_REGIONS];
   purr__region_t saved[PURR__NUM_SAVED_REGIONS];

@@ -9,23 +9,25 @@ int64_t purr__dtype_bytes(int32_t dtype);
 /* "BF16"; "dtype 77" style numbers are the caller's to print. Static storage, "unknown" otherwise. */
 const char *purr__dtype_name(int32_t dtype);
 
-/* A checked view. A matrix is [1, rows, columns]. Element (s, r, c) of slice s is at
- * slice(s) + (r * row_stride + c * column_stride) elements. */
+/* A checked view. A matrix is one slice. Element (r, c) of slice s is r * row_stride + c * column_stride elements after
+ * purr__view_slice(s). */
 typedef struct purr__view {
   char *data;
   void *const *pointers; /* per slice, else NULL */
   int32_t dtype;
+  int64_t num_rows;
   int64_t slice_stride, row_stride, column_stride; /* elements */
+  int64_t offset; /* elements from the start of each slice; the up half of a packed gate_up tensor has one */
 } purr__view_t;
 
 /* What a tensor must look like. */
 typedef struct purr__tensor_rule {
-  const char *name;     /* for messages, as the caller knows it: "x", "weights.down" */
-  int32_t dtypes[2];    /* allowed types; 0 = unused */
-  int num_dims;         /* 1 to 3 */
-  int64_t shape[3];     /* -1 = any */
+  const char *name;      /* for messages, as the caller knows it: "x", "weights.down" */
+  int32_t dtypes[2];     /* allowed types; 0 = unused */
+  int num_dims;          /* 1 to 3 */
+  int64_t shape[3];      /* -1 = any */
   int64_t row_alignment; /* rows and base at multiples of this many bytes; 0 = of the element */
-  bool unit_column;     /* the last stride must be 1 */
+  bool unit_column;      /* the last stride must be 1 */
 } purr__tensor_rule_t;
 
 /* Checks `tensor` against `rule`. A dimension of size 0 needs no data. On success out_view is complete. */
@@ -33,7 +35,9 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
                                  purr_error_t *err);
 
 static inline char *purr__view_slice(const purr__view_t *view, int64_t slice, int64_t element_bytes) {
-  return view->pointers != NULL ? view->pointers[slice] : view->data + slice * view->slice_stride * element_bytes;
+  char *start =
+      view->pointers != NULL ? view->pointers[slice] : view->data + slice * view->slice_stride * element_bytes;
+  return start + view->offset * element_bytes;
 }
 
 #endif
