@@ -132,6 +132,18 @@ typedef struct purr_allocator {
   void *user;
 } purr_allocator_t;
 
+/* Device memory for what the library allocates on a GPU: workspaces, saved activations, symmetric memory. Both functions
+ * may be called from any thread at once; the primary context of `device` is current then. Memory must be usable on every
+ * stream at once; it is given back only when no call uses it any more. `allocate` returns an address at a multiple of
+ * `alignment` (a power of two, at most 512) or NULL. */
+typedef struct purr_device_allocator {
+  uint32_t struct_size;
+  uint32_t reserved;
+  void *(*allocate)(void *user, int32_t device, uint64_t bytes, uint64_t alignment);
+  void (*release)(void *user, int32_t device, void *memory, uint64_t bytes);
+  void *user;
+} purr_device_allocator_t;
+
 /* Receives log lines: level PURR_LOG_*, one line without newline. Called from any thread, never under a lock. */
 typedef void (*purr_log_fn)(void *user, int32_t level, const char *message);
 
@@ -143,8 +155,9 @@ typedef struct purr_context_desc {
   void *log_user;
   int32_t log_level; /* the most detailed level delivered; 0 = PURR_LOG_WARNING */
   int32_t reserved;
+  const purr_device_allocator_t *device_allocator; /* NULL = the driver's own */
 } purr_context_desc_t;
-#define PURR_CONTEXT_DESC_INIT {sizeof(purr_context_desc_t), 0, NULL, NULL, NULL, 0, 0}
+#define PURR_CONTEXT_DESC_INIT {sizeof(purr_context_desc_t), 0, NULL, NULL, NULL, 0, 0, NULL}
 
 /* Totals since the context was created. */
 typedef struct purr_counters {
@@ -159,11 +172,14 @@ typedef struct purr_counters {
   uint64_t combine_bytes;  /* bytes pushed home */
   uint64_t host_bytes;     /* host memory held by the library now */
   uint64_t host_bytes_peak;
+  uint64_t device_bytes; /* device memory held by the library now, on all devices */
+  uint64_t device_bytes_peak;
 } purr_counters_t;
 
 /* Creates a context.
  * @param desc  NULL = all defaults.
- * The environment variables PURR_NUM_THREADS and PURR_LOG are read here and nowhere else.
+ * The environment variables PURR_NUM_THREADS, PURR_LOG and PURR_PACKAGE_PATH are read here and nowhere else. No GPU and
+ * no driver is touched: that happens in the first call that needs one.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, OUT_OF_HOST_MEMORY. Since 0.1. */
 PURR_API purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_t **out_context,
                                            purr_error_t *err);

@@ -45,6 +45,7 @@ typedef enum purr__kind {
   PURR__SCHEDULE,
   PURR__CHECKPOINT,
   PURR__CHECKPOINT_LAYER,
+  PURR__PACKAGE,
 } purr__kind_t;
 
 typedef struct purr__object {
@@ -62,6 +63,19 @@ void purr__object_retain(const void *object);
 void purr__object_release(const void *object);
 /* First line of every public function: the handle is there, of this kind, and not inherited through fork. */
 purr_status_t purr__check(const void *object, purr__kind_t kind, purr_error_t *err);
+
+/* ---- parts (context.c) ----
+ * What a later stage keeps once for the whole context. Whoever asks first makes it; others wait for that one. When it
+ * cannot be made, nothing is kept and the next caller tries again. `free` runs when the context goes, last part first;
+ * `create` must not log and must not ask for its own part. */
+typedef enum purr__part {
+  PURR__PART_DRIVER,   /* purr__driver_t */
+  PURR__PART_PACKAGES, /* purr__packages_t */
+  PURR__NUM_PARTS
+} purr__part_t;
+typedef purr_status_t (*purr__part_create_fn)(purr_context_t *context, void **out_part, purr_error_t *err);
+purr_status_t purr__context_part(purr_context_t *context, purr__part_t part, purr__part_create_fn create,
+                                 void (*free)(void *part), void **out_part, purr_error_t *err);
 
 /* ---- memory (memory.c) ----
  * All of the library's memory comes through the context's hooks, 64-byte aligned. */

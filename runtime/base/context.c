@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "base/context.h"
@@ -34,14 +35,18 @@ static int log_level_from_environment(void) {
   static const struct {
     const char *name;
     int level;
-  } levels[] = {{"error", PURR_LOG_ERROR},
-                {"warning", PURR_LOG_WARNING},
-                {"info", PURR_LOG_INFO},
-                {"debug", PURR_LOG_DEBUG}};
+  } levels[] = {
+      {"error", PURR_LOG_ERROR}, {"warning", PURR_LOG_WARNING}, {"info", PURR_LOG_INFO}, {"debug", PURR_LOG_DEBUG}};
   const char *text = getenv("PURR_LOG");
   for (size_t i = 0; text != NULL && i < sizeof levels / sizeof levels[0]; i++)
     if (strcmp(text, levels[i].name) == 0) return levels[i].level;
   return 0;
+}
+
+/* Whose word decides which GPU code is loaded: not the caller's, in a process with more rights than its caller. */
+static const char *package_path_from_environment(void) {
+  const char *path = getauxval(AT_SECURE) ? NULL : getenv("PURR_PACKAGE_PATH");
+  return path != NULL && path[0] != '\0' ? path : NULL;
 }
 
 static int num_available_cpus(void) {
@@ -57,7 +62,13 @@ static int num_available_cpus(void) {
 
 static void context_free(void *object) {
   purr_context_t *context = object;
-  purr__pool_destroy(context, context->pool);
+  for (int i = PURR__NUM_PARTS - 1; i >= 0; i--) {
+    void *made = context->parts[i].made;
+    if (made != NULL) context->parts[i].free(made);
+    pthread_mutex_destroy(&context->parts[i].mutex);
+  }
+  if (context->pool != NULL) purr__pool_destroy(context, context->pool);
+  purr__release(context, context->package_path);
 }
 
 purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_t **out_context, purr_error_t *err) {
@@ -70,13 +81,22 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
     if (status != PURR_STATUS_OK) return status;
   }
   if (own.host_allocator != NULL) {
-    purr_status_t status =
-        purr__read_struct(&allocator, sizeof allocator, own.host_allocator, "purr_allocator_t", err);
+    purr_status_t status = purr__read_struct(&allocator, sizeof allocator, own.host_allocator, "purr_allocator_t", err);
     if (status != PURR_STATUS_OK) return status;
     if (allocator.allocate == NULL || allocator.release == NULL)
       return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
                         "host_allocator has no %s function; give both allocate and release",
                         allocator.allocate == NULL ? "allocate" : "release");
+  }
+  purr_device_allocator_t device_allocator = {.struct_size = sizeof device_allocator};
+  if (own.device_allocator != NULL) {
+    purr_status_t status = purr__read_struct(&device_allocator, sizeof device_allocator, own.device_allocator,
+                                             "purr_device_allocator_t", err);
+    if (status != PURR_STATUS_OK) return status;
+    if (device_allocator.allocate == NULL || device_allocator.release == NULL)
+      return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                        "device_allocator has no %s function; give both allocate and release",
+                        device_allocator.allocate == NULL ? "allocate" : "release");
   }
   if (own.num_threads > MAX_THREADS)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "num_threads is %u; allowed are 0 (all CPUs) to %d",
@@ -91,6 +111,9 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   context->object = (purr__object_t){.kind = PURR__CONTEXT, .num_refs = 1, .context = context, .free = context_free};
   context->pid = getpid();
   context->allocator = allocator;
+  context->device_allocator = device_allocator;
+  context->driver_library = "libcuda.so.1";
+  for (int i = 0; i < PURR__NUM_PARTS; i++) pthread_mutex_init(&context->parts[i].mutex, NULL);
   context->log = own.log;
   context->log_user = own.log_user;
   int environment_level = log_level_from_environment();
@@ -100,8 +123,14 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   if (context->num_threads == 0) context->num_threads = number_from_environment("PURR_NUM_THREADS", MAX_THREADS);
   if (context->num_threads == 0) context->num_threads = (int)purr__min(num_available_cpus(), MAX_THREADS);
   purr_status_t status = purr__pool_create(context, &context->pool, err);
+  const char *package_path = package_path_from_environment();
+  if (status == PURR_STATUS_OK && package_path != NULL) {
+    context->package_path = purr__duplicate(context, package_path);
+    if (context->package_path == NULL)
+      status = purr__fail_memory(err, "the copy of PURR_PACKAGE_PATH", strlen(package_path) + 1);
+  }
   if (status != PURR_STATUS_OK) {
-    allocator.release(allocator.user, context, sizeof *context);
+    purr__object_release(context);
     return status;
   }
   *out_context = context;
@@ -123,11 +152,34 @@ purr_status_t purr_context_query_counters(purr_context_t *context, purr_counters
   own.combine_bytes = context->counters[PURR__COUNT_COMBINE_BYTES];
   own.host_bytes = context->host_bytes;
   own.host_bytes_peak = context->host_bytes_peak;
+  own.device_bytes = context->device_bytes;
+  own.device_bytes_peak = context->device_bytes_peak;
   return purr__write_struct(out_counters, &own, sizeof own, "out_counters", err);
 }
 
 void purr__count(purr_context_t *context, purr__counter_t counter, uint64_t amount) {
   atomic_fetch_add_explicit(&context->counters[counter], amount, memory_order_relaxed);
+}
+
+/* ---- parts ---- */
+
+purr_status_t purr__context_part(purr_context_t *context, purr__part_t part, purr__part_create_fn create,
+                                 void (*free)(void *part), void **out_part, purr_error_t *err) {
+  struct purr__context_part *slot = &context->parts[part];
+  *out_part = atomic_load_explicit(&slot->made, memory_order_acquire);
+  if (*out_part != NULL) return PURR_STATUS_OK;
+  purr_status_t status = PURR_STATUS_OK;
+  pthread_mutex_lock(&slot->mutex);
+  *out_part = atomic_load_explicit(&slot->made, memory_order_relaxed);
+  if (*out_part == NULL) {
+    status = create(context, out_part, err);
+    if (status == PURR_STATUS_OK) {
+      slot->free = free;
+      atomic_store_explicit(&slot->made, *out_part, memory_order_release);
+    }
+  }
+  pthread_mutex_unlock(&slot->mutex);
+  return status;
 }
 
 /* ---- objects ---- */
@@ -185,6 +237,8 @@ static const char *kind_name(purr__kind_t kind) {
       return "result";
     case PURR__SCHEDULE:
       return "schedule";
+    case PURR__PACKAGE:
+      return "package";
     case PURR__CHECKPOINT:
       return "checkpoint";
     case PURR__CHECKPOINT_LAYER:
