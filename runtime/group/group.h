@@ -21,6 +21,8 @@ typedef struct purr__group_ops {
    * is then visible to all. PEER_FAILED names the rank that did not come within the group's timeout, or that left. */
   purr_status_t (*barrier)(purr_group_t *group, void *stream, const char *site, purr_error_t *err);
   purr_status_t (*query_status)(purr_group_t *group, purr_error_t *err);
+  /* Local. The caller's handle ends; ranks that wait for this one, now or later, get PEER_FAILED at once. */
+  void (*leave)(purr_group_t *group);
 } purr__group_ops_t;
 
 struct purr_group {

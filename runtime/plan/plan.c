@@ -3,9 +3,6 @@
 
 #include "plan/plan.h"
 
-#include "schedule/table.h"
-#include "schedule/walk.h"
-
 #define DEFAULT_NUM_SMS 132 /* an H200 */
 #define TILE_M 128
 #define TILE_N 256

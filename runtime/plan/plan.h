@@ -92,4 +92,13 @@ struct purr_plan {
 
 #define PURR__MEMORY_ALIGNMENT 256
 
+/* A minibatch boundary moves by at most a quarter of a minibatch, to an expert's boundary. */
+static inline int64_t purr__minibatch_slack(int64_t minibatch_rows) {
+  return minibatch_rows / 4 / PURR__ROW_ALIGNMENT * PURR__ROW_ALIGNMENT;
+}
+/* Most rows that a minibatch can have. */
+static inline int64_t purr__max_minibatch(int64_t macrobatch_rows, int64_t minibatch_rows) {
+  return purr__min(macrobatch_rows, minibatch_rows + purr__minibatch_slack(minibatch_rows));
+}
+
 #endif

@@ -1,17 +1,10 @@
 #include "schedule/walk.h"
 
-/* A minibatch boundary moves by at most a quarter of a minibatch. */
-static int64_t slack(int64_t minibatch_rows) { return minibatch_rows / 4 / PURR__ROW_ALIGNMENT * PURR__ROW_ALIGNMENT; }
-
-int64_t purr__max_minibatch(int64_t macrobatch_rows, int64_t minibatch_rows) {
-  return purr__min(macrobatch_rows, minibatch_rows + slack(minibatch_rows));
-}
-
 /* The expert boundary nearest to `target` within the slack, else `target`. Boundaries ascend: a binary search finds the
  * first one at or after the lower end. */
 static int64_t snap(const purr__walk_t *walk, int64_t target) {
   const int32_t *boundary = walk->table->expert_begin;
-  const int64_t reach = slack(walk->minibatch_rows);
+  const int64_t reach = purr__minibatch_slack(walk->minibatch_rows);
   int64_t low = 0, high = walk->table->header->num_local_experts + 1;
   while (low < high) {
     int64_t middle = (low + high) / 2;

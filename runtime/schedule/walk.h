@@ -45,7 +45,4 @@ void purr__walk_start(purr__walk_t *walk, const purr__table_t *table, int64_t ma
 /* The next step; false when the pass is done. */
 bool purr__walk_next(purr__walk_t *walk, purr__step_t *out_step);
 
-/* Most rows that a minibatch can have. */
-int64_t purr__max_minibatch(int64_t macrobatch_rows, int64_t minibatch_rows);
-
 #endif

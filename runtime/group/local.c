@@ -1,0 +1,267 @@
+/* The local provider: R ranks in one process, each driven by a thread of its own. Symmetric memory is ordinary memory.
+ */
+#include <pthread.h>
+#include <time.h>
+
+#include "config/config.h"
+#include "group/local.h"
+
+/* One collective allocation: a block from each rank. A rank's memory must outlive its own handle as long as peers may
+ * read it, so all blocks are freed together, by the last user. Immutable once all ranks have passed the barrier. */
+struct purr__symmetric {
+  int num_users, num_ranks; /* num_users is guarded by the team's mutex */
+  struct offer {
+    bool made;
+    char *memory; /* NULL: the rank had none */
+    uint64_t bytes, tag;
+  } offer[];
+};
+
+/* What the ranks share. It lives until the last rank has left. Everything below the mutex is guarded by it. */
+typedef struct team {
+  purr_context_t *context;
+  int num_ranks;
+  int64_t timeout_ms;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  int num_members; /* handles not yet destroyed */
+  bool broken;
+  int broken_rank; /* who did not come */
+  const char *broken_site;
+  bool broken_by_leaving;
+  purr__symmetric_t *forming; /* the collective allocation that ranks are joining now */
+  struct member {
+    uint64_t epoch; /* barriers this rank has come to */
+    bool left;
+  } member[];
+} team_t;
+
+typedef struct local_group {
+  purr_group_t base;
+  team_t *team = NULL;
+} local_group_t;
+
+/* ---- waiting ---- */
+
+static purr_status_t report_broken(const team_t *team, purr_error_t *err) {
+  if (team->broken_by_leaving)
+    return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, team->broken_rank,
+                           "rank %d left the group while others waited for it in '%s'; make a new group",
+                           team->broken_rank, team->broken_site);
+  return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, team->broken_rank,
+                         "rank %d did not come to '%s' within %lld ms; the group is broken, make a new one",
+                         team->broken_rank, team->broken_site, (long long)team->timeout_ms);
+}
+
+/* The lowest rank that has not come to barrier `epoch`, or -1. */
+static int missing_rank(const team_t *team, uint64_t epoch) {
+  for (int r = 0; r < team->num_ranks; r++)
+    if (team->member[r].epoch < epoch) return r;
+  return -1;
+}
+
+/* A missing rank that can never come, because it has left; -1 if none. */
+static int gone_rank(const team_t *team, uint64_t epoch) {
+  for (int r = 0; r < team->num_ranks; r++)
+    if (team->member[r].epoch < epoch && team->member[r].left) return r;
+  return -1;
+}
+
+static void break_team(team_t *team, int rank, const char *site, bool by_leaving) {
+  team->broken = true;
+  team->broken_rank = rank;
+  team->broken_site = site;
+  team->broken_by_leaving = by_leaving;
+  pthread_cond_broadcast(&team->changed);
+}
+
+static purr_status_t local_barrier(purr_group_t *group, void *stream, const char *site, purr_error_t *err) {
+  (void)stream;
+  team_t *team = ((local_group_t *)group)->team;
+  struct timespec deadline;
+  clock_gettime(CLOCK_MONOTONIC, &deadline);
+  deadline.tv_sec += team->timeout_ms / 1000;
+  deadline.tv_nsec += team->timeout_ms % 1000 * 1000000;
+  if (deadline.tv_nsec >= 1000000000) {
+    deadline.tv_sec++;
+    deadline.tv_nsec -= 1000000000;
+  }
+
+  pthread_mutex_lock(&team->mutex);
+  purr_status_t status = PURR_STATUS_OK;
+  const uint64_t epoch = ++team->member[group->rank].epoch;
+  pthread_cond_broadcast(&team->changed);
+  /* A barrier that all have come to succeeds, even if somebody broke the group or left since. */
+  while (missing_rank(team, epoch) >= 0 && !team->broken) {
+    if (gone_rank(team, epoch) >= 0)
+      break_team(team, gone_rank(team, epoch), site, true);
+    else if (pthread_cond_timedwait(&team->changed, &team->mutex, &deadline) != 0 && missing_rank(team, epoch) >= 0 &&
+             !team->broken) {
+      break_team(team, missing_rank(team, epoch), site, false);
+      purr__count(team->context, PURR__COUNT_TIMEOUTS, 1);
+    }
+  }
+  if (missing_rank(team, epoch) >= 0) status = report_broken(team, err);
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
+static purr_status_t local_query_status(purr_group_t *group, purr_error_t *err) {
+  team_t *team = ((local_group_t *)group)->team;
+  pthread_mutex_lock(&team->mutex);
+  purr_status_t status = team->broken ? report_broken(team, err) : PURR_STATUS_OK;
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
+/* ---- symmetric memory ---- */
+
+/* Adds this rank's offer to the allocation that is forming, or starts one. NULL when there is no memory for it: the
+ * ranks that wait then see that this one made no offer. */
+static purr__symmetric_t *join(team_t *team, int rank, char *memory, uint64_t bytes, uint64_t tag) {
+  pthread_mutex_lock(&team->mutex);
+  purr__symmetric_t *block = team->forming;
+  if (block == NULL) {
+    const uint64_t block_bytes = sizeof *block + (uint64_t)team->num_ranks * sizeof block->offer[0];
+    block = team->forming = purr__allocate_zeroed(team->context, block_bytes);
+  }
+  if (block != NULL) {
+    block->num_ranks = team->num_ranks;
+    block->num_users++;
+    block->offer[rank] = (struct offer){true, memory, bytes, tag};
+  }
+  pthread_mutex_unlock(&team->mutex);
+  return block;
+}
+
+static void leave(team_t *team, purr__symmetric_t *block) {
+  pthread_mutex_lock(&team->mutex);
+  if (team->forming == block) team->forming = NULL;
+  const bool last = --block->num_users == 0;
+  pthread_mutex_unlock(&team->mutex);
+  if (!last) return;
+  for (int r = 0; r < block->num_ranks; r++) purr__release(team->context, block->offer[r].memory);
+  purr__release(team->context, block);
+}
+
+/* Whether what the ranks offered fits together. Every rank finds the same answer. */
+static purr_status_t agree(const purr__symmetric_t *block, uint64_t bytes, purr_error_t *err) {
+  const struct offer *first = &block->offer[0];
+  for (int r = 1; r < block->num_ranks; r++) {
+    const struct offer *offer = &block->offer[r];
+    if (first->made && offer->made && (offer->tag != first->tag || offer->bytes != first->bytes))
+      return purr__fail_rank(err, PURR_STATUS_PEER_MISMATCH, r,
+                             "rank %d brought another layer or size than rank 0 (hash %016llx with %llu bytes, rank 0 "
+                             "%016llx with %llu); all ranks need the same config",
+                             r, (unsigned long long)offer->tag, (unsigned long long)offer->bytes,
+                             (unsigned long long)first->tag, (unsigned long long)first->bytes);
+  }
+  for (int r = 0; r < block->num_ranks; r++)
+    if (block->offer[r].memory == NULL)
+      return purr__fail_rank(err, PURR_STATUS_OUT_OF_HOST_MEMORY, r,
+                             "rank %d needs %llu bytes of symmetric memory, which could not be had", r,
+                             (unsigned long long)bytes);
+  return PURR_STATUS_OK;
+}
+
+static purr_status_t local_allocate(purr_group_t *group, uint64_t bytes, uint64_t tag, purr__symmetric_t **out_block,
+                                    purr_error_t *err) {
+  *out_block = NULL;
+  team_t *team = ((local_group_t *)group)->team;
+  char *memory = purr__allocate(team->context, bytes);
+  purr__symmetric_t *block = join(team, group->rank, memory, bytes, tag);
+  if (block == NULL) purr__release(team->context, memory);
+  purr_status_t status = local_barrier(group, NULL, "workspace creation", err);
+  if (block == NULL)
+    return status != PURR_STATUS_OK ? status : purr__fail_memory(err, "the table of symmetric memory", sizeof *block);
+  if (status == PURR_STATUS_OK) status = agree(block, bytes, err);
+  if (status != PURR_STATUS_OK) {
+    leave(team, block);
+    return status;
+  }
+  pthread_mutex_lock(&team->mutex);
+  if (team->forming == block) team->forming = NULL;
+  pthread_mutex_unlock(&team->mutex);
+  *out_block = block;
+  return PURR_STATUS_OK;
+}
+
+static void local_free(purr_group_t *group, purr__symmetric_t *block) {
+  if (block != NULL) leave(((local_group_t *)group)->team, block);
+}
+
+static char *local_address(const purr__symmetric_t *block, int rank) { return block->offer[rank].memory; }
+
+/* ---- lifetime ---- */
+
+/* The caller gives the rank up: nobody will drive it again, even if a workspace still holds the object. */
+static void local_leave(purr_group_t *group) {
+  team_t *team = ((local_group_t *)group)->team;
+  pthread_mutex_lock(&team->mutex);
+  team->member[group->rank].left = true;
+  pthread_cond_broadcast(&team->changed);
+  pthread_mutex_unlock(&team->mutex);
+}
+
+static const purr__group_ops_t local_ops = {"local",       local_allocate,     local_free, local_address,
+                                            local_barrier, local_query_status, local_leave};
+
+static void team_free(team_t *team) {
+  pthread_cond_destroy(&team->changed);
+  pthread_mutex_destroy(&team->mutex);
+  purr__release(team->context, team);
+}
+
+static void group_free(void *object) {
+  team_t *team = ((local_group_t *)object)->team;
+  pthread_mutex_lock(&team->mutex);
+  const bool last = --team->num_members == 0;
+  pthread_mutex_unlock(&team->mutex);
+  if (last) team_free(team);
+}
+
+static purr_status_t team_create(purr_context_t *context, const purr_group_desc_t *desc, team_t **out_team,
+                                 purr_error_t *err) {
+  const uint64_t bytes = sizeof(team_t) + (uint64_t)desc->num_ranks * sizeof(struct member);
+  team_t *team = purr__allocate_zeroed(context, bytes);
+  if (team == NULL) return purr__fail_memory(err, "the group", bytes);
+  team->context = context;
+  team->num_ranks = desc->num_ranks;
+  team->timeout_ms = desc->timeout_ms ? desc->timeout_ms : PURR__DEFAULT_TIMEOUT_MS;
+  pthread_mutex_init(&team->mutex, NULL);
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&team->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  *out_team = team;
+  return PURR_STATUS_OK;
+}
+
+purr_status_t purr__group_create_local(purr_context_t *context, const purr_group_desc_t *desc,
+                                       purr_group_t **out_groups, purr_error_t *err) {
+  team_t *team;
+  purr_status_t status = team_create(context, desc, &team, err);
+  if (status != PURR_STATUS_OK) return status;
+  for (int r = 0; r < desc->num_ranks; r++) {
+    void *object;
+    status = purr__object_create(context, PURR__GROUP, sizeof(local_group_t), group_free, &object, err);
+    if (status != PURR_STATUS_OK) {
+      if (r == 0) team_free(team);
+      while (r-- > 0) {
+        purr__object_release(out_groups[r]);
+        out_groups[r] = NULL;
+      }
+      return status;
+    }
+    local_group_t *group = object;
+    group->base.ops = &local_ops;
+    group->base.rank = r;
+    group->base.num_ranks = desc->num_ranks;
+    group->base.timeout_ms = team->timeout_ms;
+    group->team = team;
+    team->num_members++;
+    out_groups[r] = &group->base;
+  }
+  return PURR_STATUS_OK;
+}

@@ -1,0 +1,33 @@
+/* The outcome of one call. Written by the call, read from any thread. */
+#ifndef PURR_RESULT_H
+#define PURR_RESULT_H
+
+#include <pthread.h>
+
+#include "base/base.h"
+
+struct purr_result {
+  purr__object_t object;
+  pthread_mutex_t mutex; /* guards all but the progress */
+  purr_result_info_t info;
+  char message[512];
+  int64_t *tokens_per_expert;
+  int64_t num_experts, capacity;
+  atomic_llong num_rows_done;
+};
+
+/* Every function takes NULL for "no result wanted". */
+
+/* The call starts: clears what the last one left. Makes room for `num_experts` counts. */
+purr_status_t purr__result_start(purr_result_t *result, int64_t num_experts, purr_error_t *err);
+/* What this rank's experts will compute. */
+void purr__result_set_rows(purr_result_t *result, const int32_t *expert_count, int64_t num_experts, int64_t num_rows);
+void purr__result_add_rows_done(purr_result_t *result, int64_t num_rows);
+void purr__result_add_replayed(purr_result_t *result, int64_t num_rows);
+/* Adds the time since *since_ns to a phase and moves *since_ns to now. */
+void purr__result_add_time(purr_result_t *result, int phase, uint64_t *since_ns);
+void purr__result_set_bad_route(purr_result_t *result, int rank, int64_t token, int64_t slot, int64_t expert);
+/* The call ends with this status and sentence. */
+void purr__result_finish(purr_result_t *result, purr_status_t status, const purr_error_t *err, uint64_t total_ns);
+
+#endif

@@ -1,0 +1,39 @@
+#include "workspace/saved.h"
+
+static void saved_free(void *object) {
+  purr_saved_t *saved = object;
+  if (saved->owns_memory) purr__release(saved->object.context, saved->memory);
+}
+
+purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t bytes, purr_saved_t **out_saved,
+                                purr_error_t *err) {
+  if (out_saved == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_saved is NULL");
+  *out_saved = NULL;
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (memory != NULL && bytes < plan->saved_bytes)
+    return purr__fail(err, PURR_STATUS_BUFFER_TOO_SMALL,
+                      "the saved memory has %llu bytes, the plan needs %llu (purr_plan_query says so)",
+                      (unsigned long long)bytes, (unsigned long long)plan->saved_bytes);
+  if ((uintptr_t)memory % PURR__MEMORY_ALIGNMENT != 0)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the saved memory is at %p; it must be %d-byte aligned",
+                      memory, PURR__MEMORY_ALIGNMENT);
+  void *object;
+  status = purr__object_create(plan->object.context, PURR__SAVED, sizeof(purr_saved_t), saved_free, &object, err);
+  if (status != PURR_STATUS_OK) return status;
+  purr_saved_t *saved = object;
+  saved->memory = memory;
+  saved->bytes = memory != NULL ? bytes : plan->saved_bytes;
+  if (memory == NULL) {
+    saved->memory = purr__allocate(plan->object.context, plan->saved_bytes);
+    saved->owns_memory = true;
+    if (saved->memory == NULL) {
+      purr__object_release(saved);
+      return purr__fail_memory(err, "the saved activations", plan->saved_bytes);
+    }
+  }
+  *out_saved = saved;
+  return PURR_STATUS_OK;
+}
+
+void purr_saved_destroy(purr_saved_t *saved) { purr__object_release(saved); }

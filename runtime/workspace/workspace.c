@@ -1,0 +1,118 @@
+#include "workspace/workspace.h"
+
+#include "backends/host/math.h"
+#include "group/local.h"
+
+static void workspace_free(void *object) {
+  purr_workspace_t *workspace = object;
+  purr_context_t *context = workspace->object.context;
+  if (workspace->group != NULL) workspace->group->ops->free(workspace->group, workspace->symmetric);
+  if (workspace->owns_memory) purr__release(context, workspace->memory);
+  purr__release(context, workspace->gemm_problems);
+  purr__object_release(workspace->group);
+}
+
+static purr_status_t check_desc(const purr_plan_t *plan, const purr_group_t *group, purr_workspace_desc_t *desc,
+                                purr_error_t *err) {
+  if (purr_group_num_ranks(group) != plan->layer.num_ranks)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the group has %d ranks, the plan is for %d",
+                      purr_group_num_ranks(group), plan->layer.num_ranks);
+  if (desc->memory != NULL && desc->bytes < plan->ws_bytes)
+    return purr__fail(err, PURR_STATUS_BUFFER_TOO_SMALL,
+                      "the workspace memory has %llu bytes, the plan needs %llu (purr_plan_query says so)",
+                      (unsigned long long)desc->bytes, (unsigned long long)plan->ws_bytes);
+  if ((uintptr_t)desc->memory % PURR__MEMORY_ALIGNMENT != 0)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace memory is at %p; it must be %d-byte aligned",
+                      desc->memory, PURR__MEMORY_ALIGNMENT);
+  if (desc->bytes < plan->ws_bytes) desc->bytes = plan->ws_bytes;
+  if (desc->symmetric_bytes < plan->sym_bytes) desc->symmetric_bytes = plan->sym_bytes;
+  return PURR_STATUS_OK;
+}
+
+/* One grouped GEMM has a problem for each expert of a minibatch, three in the weight gradients. */
+static purr_status_t allocate_own(purr_workspace_t *workspace, const purr_plan_t *plan,
+                                  const purr_workspace_desc_t *desc, purr_error_t *err) {
+  purr_context_t *context = workspace->object.context;
+  workspace->bytes = desc->bytes;
+  workspace->memory = desc->memory;
+  if (workspace->memory == NULL) {
+    workspace->memory = purr__allocate(context, desc->bytes);
+    workspace->owns_memory = true;
+    if (workspace->memory == NULL) return purr__fail_memory(err, "the workspace", desc->bytes);
+  }
+  workspace->num_gemm_problems = 3 * plan->num_local_experts + 3;
+  const uint64_t problem_bytes = (uint64_t)workspace->num_gemm_problems * sizeof(purr__gemm_t);
+  workspace->gemm_problems = purr__allocate(context, problem_bytes);
+  if (workspace->gemm_problems == NULL) return purr__fail_memory(err, "the workspace's task list", problem_bytes);
+  return PURR_STATUS_OK;
+}
+
+purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group, const purr_workspace_desc_t *desc,
+                                    purr_workspace_t **out_workspace, purr_error_t *err) {
+  if (out_workspace == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_workspace is NULL");
+  *out_workspace = NULL;
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status == PURR_STATUS_OK && group != NULL) status = purr__check(group, PURR__GROUP, err);
+  if (status != PURR_STATUS_OK) return status;
+  purr_workspace_desc_t own = PURR_WORKSPACE_DESC_INIT;
+  if (desc != NULL) {
+    status = purr__read_struct(&own, sizeof own, desc, "purr_workspace_desc_t", err);
+    if (status != PURR_STATUS_OK) return status;
+  }
+  status = check_desc(plan, group, &own, err);
+  if (status != PURR_STATUS_OK) return status;
+
+  purr_context_t *context = plan->object.context;
+  void *object;
+  status = purr__object_create(context, PURR__WORKSPACE, sizeof(purr_workspace_t), workspace_free, &object, err);
+  if (status != PURR_STATUS_OK) return status;
+  purr_workspace_t *workspace = object;
+  atomic_flag_clear(&workspace->busy);
+  if (group != NULL) {
+    purr__object_retain(group);
+    workspace->group = group;
+  } else {
+    const purr_group_desc_t alone = {sizeof alone, 1, 0};
+    status = purr__group_create_local(context, &alone, &workspace->group, err);
+  }
+  if (status == PURR_STATUS_OK) status = allocate_own(workspace, plan, &own, err);
+  if (status == PURR_STATUS_OK) {
+    workspace->symmetric_bytes = own.symmetric_bytes;
+    status =
+        workspace->group->ops->allocate(workspace->group, own.symmetric_bytes, plan->hash, &workspace->symmetric, err);
+  }
+  if (status != PURR_STATUS_OK) {
+    purr__object_release(workspace);
+    return status;
+  }
+  *out_workspace = workspace;
+  return PURR_STATUS_OK;
+}
+
+void purr_workspace_destroy(purr_workspace_t *workspace) { purr__object_release(workspace); }
+
+purr_status_t purr__workspace_acquire(purr_workspace_t *workspace, const purr_plan_t *plan, purr_error_t *err) {
+  purr_status_t status = purr__check(workspace, PURR__WORKSPACE, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (workspace->object.context != plan->object.context)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace and the plan belong to different contexts");
+  if (workspace->group->num_ranks != plan->layer.num_ranks)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace belongs to %d ranks, the plan is for %d",
+                      workspace->group->num_ranks, plan->layer.num_ranks);
+  if (workspace->bytes < plan->ws_bytes || workspace->symmetric_bytes < plan->sym_bytes ||
+      workspace->num_gemm_problems < 3 * plan->num_local_experts + 3)
+    return purr__fail(err, PURR_STATUS_BUFFER_TOO_SMALL,
+                      "the workspace was made for a smaller plan: it has %llu bytes and %llu symmetric ones for %lld "
+                      "experts, the plan needs %llu, %llu and %lld",
+                      (unsigned long long)workspace->bytes, (unsigned long long)workspace->symmetric_bytes,
+                      (long long)workspace->num_gemm_problems / 3 - 1, (unsigned long long)plan->ws_bytes,
+                      (unsigned long long)plan->sym_bytes, (long long)plan->num_local_experts);
+  if (atomic_flag_test_and_set_explicit(&workspace->busy, memory_order_acquire))
+    return purr__fail(err, PURR_STATUS_BUSY,
+                      "the workspace is used by another call now; use one workspace for each call in flight");
+  return PURR_STATUS_OK;
+}
+
+void purr__workspace_release(purr_workspace_t *workspace) {
+  atomic_flag_clear_explicit(&workspace->busy, memory_order_release);
+}

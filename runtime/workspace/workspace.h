@@ -1,0 +1,34 @@
+/* Memory of a call: the rank's own (rings, scratch) and the symmetric part that peers reach. */
+#ifndef PURR_WORKSPACE_H
+#define PURR_WORKSPACE_H
+
+#include "group/group.h"
+#include "plan/plan.h"
+
+struct purr_workspace {
+  purr__object_t object;
+  purr_group_t *group; /* retained; the workspace makes one of its own when R = 1 and it is given none */
+  char *memory;
+  uint64_t bytes;
+  bool owns_memory;
+  purr__symmetric_t *symmetric;
+  uint64_t symmetric_bytes;
+  atomic_flag busy;    /* the host backend's busy word */
+  void *gemm_problems; /* scratch of the host backend for a minibatch: see backends/host/pass.h */
+  int64_t num_gemm_problems;
+};
+
+/* Takes the busy word, after checking that the workspace is big enough for the plan and belongs to as many ranks. */
+purr_status_t purr__workspace_acquire(purr_workspace_t *workspace, const purr_plan_t *plan, purr_error_t *err);
+void purr__workspace_release(purr_workspace_t *workspace);
+
+/* A region of this rank's own memory, and of a rank's symmetric memory. */
+static inline void *purr__workspace_at(const purr_workspace_t *workspace, const purr_plan_t *plan, int region) {
+  return workspace->memory + plan->ws[region].offset;
+}
+static inline void *purr__symmetric_at(const purr_workspace_t *workspace, const purr_plan_t *plan, int rank,
+                                       int region) {
+  return workspace->group->ops->address(workspace->symmetric, rank) + plan->sym[region].offset;
+}
+
+#endif
