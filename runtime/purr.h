@@ -258,8 +258,41 @@ PURR_API void purr_config_destroy(purr_config_t *config);
 
 /* --------------------------------------------------------------------------------------------------------- tensors */
 
-/* Scale metadata of a block-scaled tensor; NULL where a tensor has none. Defined with the MXFP8 precision. */
-typedef struct purr_scales purr_scales_t;
+/* Over how many rows and columns one scale value is known to repeat, "rows x columns" for blocks along a row. Scale bytes
+ * are stored for every 32 elements whatever it is: it is a promise about their values. */
+enum {
+  PURR_GRANULARITY_1X32 = 0,    /* general MXFP8 */
+  PURR_GRANULARITY_32X32 = 1,   /* square: the same elements serve blocks along rows and along columns */
+  PURR_GRANULARITY_1X128 = 2,   /* along a column: 128x1 */
+  PURR_GRANULARITY_128X128 = 3, /* square */
+};
+
+/* Which way a block of 32 runs in a matrix: 32 elements of one row (the last dimension), or of one column. */
+enum { PURR_SCALE_ALONG_ROW = 0, PURR_SCALE_ALONG_COLUMN = 1 };
+
+/* How scale bytes lie in memory, as a matrix [outer, blocks]: outer is the row, or the column with ALONG_COLUMN; blocks
+ * counts groups of 32 along the axis, the last one possibly short.
+ *   PLAIN       one byte a block, by strides
+ *   TILE_128X4  what a block-scaled MMA of compute capability 10 reads: tiles of 128 outer x 4 blocks, 512 bytes each,
+ *               tiles of one outer range adjacent; in its tile, (o, b) is byte (o mod 32) * 16 + (o div 32) * 4 + b.
+ *               Padded to whole tiles; the padding is written as 0 and never read */
+enum { PURR_SCALE_LAYOUT_PLAIN = 0, PURR_SCALE_LAYOUT_TILE_128X4 = 1 };
+
+/* Scale metadata of a block-scaled tensor; NULL where a tensor has none. Byte s stands for 2^(s - 127), 255 for NaN. */
+typedef struct purr_scales {
+  uint32_t struct_size;
+  int32_t format;       /* PURR_DTYPE_E8M0; 0 = that */
+  int32_t block_length; /* elements of one block; 0 = 32, the only length of MXFP8 */
+  int32_t axis;         /* PURR_SCALE_ALONG_* */
+  int32_t granularity;  /* PURR_GRANULARITY_* */
+  int32_t layout;       /* PURR_SCALE_LAYOUT_* */
+  void *data;           /* the bytes; with TILE_128X4 at a multiple of 16 bytes */
+  uint64_t data_bytes;  /* how many there are, checked before use; 0 = enough, not checked */
+  int64_t slice_stride; /* bytes from one matrix of a 3-D tensor to the next; 0 = adjacent */
+  int64_t outer_stride; /* PLAIN only: bytes from one outer index to the next, and from one block to the next; */
+  int64_t block_stride; /* both 0 = [outer, blocks], blocks adjacent. [blocks, outer] is 1 and num_outer */
+} purr_scales_t;
+#define PURR_SCALES_INIT {sizeof(purr_scales_t), 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0}
 
 /* A tensor as the caller holds it. Nothing is copied and nothing is owned. */
 typedef struct purr_tensor {
@@ -274,6 +307,65 @@ typedef struct purr_tensor {
                         matrix is 1. stride[0] is ignored with `pointers` */
   const purr_scales_t *scales;
 } purr_tensor_t;
+
+/* ----------------------------------------------------------------------------------------------------------- MXFP8 */
+
+/* How a block's scale follows from its largest magnitude amax, which is taken from the input as it is. */
+enum {
+  PURR_SCALE_RULE_RCEIL = 0, /* the smallest power of two with amax / scale <= 448 */
+  PURR_SCALE_RULE_FLOOR = 1, /* 2^(floor(log2(amax)) - 8), the OCP text; elements beyond 448 saturate */
+};
+
+/* What the scales of a tensor need. */
+typedef struct purr_scales_info {
+  uint32_t struct_size;
+  int32_t reserved;
+  int64_t num_slices;   /* matrices; 1 for a 2-D tensor */
+  int64_t num_outer;    /* rows, or columns with ALONG_COLUMN */
+  int64_t num_blocks;   /* blocks of 32 along the axis, the last one possibly short */
+  int64_t slice_stride; /* in bytes, defaults filled in; outer_stride and block_stride are 0 with TILE_128X4 */
+  int64_t outer_stride;
+  int64_t block_stride;
+  uint64_t num_bytes; /* from the first scale byte to the end of the last, padding included */
+} purr_scales_info_t;
+
+/* Sizes the scales of a tensor.
+ * @param tensor    2-D, or 3-D with one matrix a slice; its shape and its scales are read, no data is needed.
+ * @param out_info  set its struct_size first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_scales_query(purr_context_t *context, const purr_tensor_t *tensor,
+                                         purr_scales_info_t *out_info, purr_error_t *err);
+
+/* Quantises to MXFP8 on the host: round to nearest, ties to even, saturate at +-448. A block that holds a NaN or Inf
+ * becomes NaN as a whole: scale byte 255, elements 0x7F. A block of zeros, -0 included, gets scale byte 0 and elements
+ * 0x00. Tiny blocks get scale byte 0 and denormal elements. "Block" is what shares a scale: 32 or 128 elements, or the
+ * square of the granularity; at the end of the matrix it may be short. The bytes do not depend on the number of threads.
+ * @param source       [rows, columns] or [slices, rows, columns], BF16 or FP32, host memory, any row stride.
+ * @param rule         PURR_SCALE_RULE_*
+ * @param destination  the same shape, E4M3, host memory, with scales; elements, scale bytes and the padding of tiles are
+ *                     written, gaps between rows are not. Must not overlap the source.
+ * Threads: any; the work is shared by the context's threads. Collective: no. Returns: OK, INVALID_ARGUMENT,
+ * INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_mxfp8_quantize(purr_context_t *context, const purr_tensor_t *source, int32_t rule,
+                                           const purr_tensor_t *destination, purr_error_t *err);
+
+/* Reads MXFP8 back: element * 2^(scale byte - 127). FP32 holds every such value exactly, except that 2^128 and above
+ * become Inf (scale bytes from 247 on); BF16 does for scale bytes 3 to 246 and rounds to nearest even below.
+ * @param source       E4M3 with scales, otherwise as in purr_mxfp8_quantize.
+ * @param destination  the same shape, BF16 or FP32, host memory, any row stride. NaNs are written as 0x7FC0(0000).
+ * Threads: any; the work is shared by the context's threads. Collective: no. Returns: OK, INVALID_ARGUMENT,
+ * INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_mxfp8_dequantize(purr_context_t *context, const purr_tensor_t *source,
+                                             const purr_tensor_t *destination, purr_error_t *err);
+
+/* Writes the scales of a tensor in another form: another layout, other strides, a finer granularity, and, where the
+ * source's granularity is square, the other axis: one quantised copy of a weight then serves both passes.
+ * @param tensor       shape and source scales; its elements are neither read nor needed.
+ * @param destination  where to and how; must not overlap the source. Padding of tiles is written.
+ * Threads: any; the work is shared by the context's threads. Collective: no. Returns: OK, INVALID_ARGUMENT,
+ * INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_scales_convert(purr_context_t *context, const purr_tensor_t *tensor,
+                                           const purr_scales_t *destination, purr_error_t *err);
 
 /* ---------------------------------------------------------------------------------------------------------- groups */
 

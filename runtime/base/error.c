@@ -39,13 +39,24 @@ const char *purr_status_text(purr_status_t status) {
 /* A caller who zeroed the struct and set nothing gets the layout of version 0.1. */
 #define PURR__ERROR_BYTES_0_1 536u
 
+/* A message that was cut must not end inside a UTF-8 character. */
+static void end_at_character(char *message) {
+  size_t length = strlen(message), begin = length;
+  while (begin > 0 && ((unsigned char)message[begin - 1] & 0xC0) == 0x80) begin--;
+  if (begin == 0) return;
+  unsigned char lead = (unsigned char)message[begin - 1];
+  size_t needed = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+  if (length - (begin - 1) < needed) message[begin - 1] = '\0';
+}
+
 static purr_status_t fail(purr_error_t *err, purr_error_t own, const char *format, va_list args) {
   if (err == NULL) return own.status;
   own.struct_size = err->struct_size ? err->struct_size : PURR__ERROR_BYTES_0_1;
   /* An older caller may have less room for the message: what is written always ends inside its struct. */
   uint32_t bytes = own.struct_size < sizeof own ? own.struct_size : (uint32_t)sizeof own;
   const uint32_t head = offsetof(purr_error_t, message);
-  vsnprintf(own.message, bytes > head ? bytes - head : 1, format, args);
+  size_t room = bytes > head ? bytes - head : 1;
+  if (vsnprintf(own.message, room, format, args) >= (int)room) end_at_character(own.message);
   memcpy(err, &own, bytes);
   return own.status;
 }
@@ -87,20 +98,24 @@ purr_status_t purr__fail_memory(purr_error_t *err, const char *what, uint64_t by
                     what, (unsigned long long)bytes);
 }
 
+/* No public struct comes near it: a larger struct_size was never set, and its tail is not there to be read. */
+#define MAX_STRUCT_BYTES 65536u
+
 /* struct_size is the first member of every public struct. */
-static uint32_t struct_size_of(const void *callers) {
-  uint32_t bytes;
-  memcpy(&bytes, callers, sizeof bytes);
-  return bytes;
+static purr_status_t get_struct_size(const void *callers, const char *name, uint32_t *out_bytes, purr_error_t *err) {
+  if (callers == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s is NULL", name);
+  memcpy(out_bytes, callers, sizeof *out_bytes);
+  if (*out_bytes < 2 * sizeof(uint32_t) || *out_bytes > MAX_STRUCT_BYTES)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                      "%s has the struct_size %u; set it to sizeof the struct (the _INIT macros do)", name, *out_bytes);
+  return PURR_STATUS_OK;
 }
 
 purr_status_t purr__read_struct(void *own, uint32_t own_bytes, const void *callers, const char *name,
                                 purr_error_t *err) {
-  if (callers == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s is NULL", name);
-  uint32_t bytes = struct_size_of(callers);
-  if (bytes < 2 * sizeof(uint32_t))
-    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
-                      "%s.struct_size is %u; set it to sizeof the struct (the _INIT macro does)", name, bytes);
+  uint32_t bytes = 0;
+  purr_status_t status = get_struct_size(callers, name, &bytes, err);
+  if (status != PURR_STATUS_OK) return status;
   for (uint32_t i = own_bytes; i < bytes; i++)
     if (((const unsigned char *)callers)[i] != 0)
       return purr__fail(err, PURR_STATUS_INCOMPATIBLE_STRUCT,
@@ -115,11 +130,9 @@ purr_status_t purr__read_struct(void *own, uint32_t own_bytes, const void *calle
 
 purr_status_t purr__write_struct(void *callers, const void *own, uint32_t own_bytes, const char *name,
                                  purr_error_t *err) {
-  if (callers == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s is NULL", name);
-  uint32_t bytes = struct_size_of(callers);
-  if (bytes < 2 * sizeof(uint32_t))
-    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s->struct_size is %u; set it to sizeof the struct", name,
-                      bytes);
+  uint32_t bytes = 0;
+  purr_status_t status = get_struct_size(callers, name, &bytes, err);
+  if (status != PURR_STATUS_OK) return status;
   uint32_t known = bytes < own_bytes ? bytes : own_bytes;
   memcpy((char *)callers + sizeof bytes, (const char *)own + sizeof bytes, known - sizeof bytes);
   return PURR_STATUS_OK;

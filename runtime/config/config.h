@@ -3,19 +3,38 @@
 #define PURR_CONFIG_H
 
 #include "base/base.h"
+#include "config/schema.h"
 
 #define PURR__DEFAULT_MAX_TOKENS 4096
 #define PURR__DEFAULT_TIMEOUT_MS 600000
 #define PURR__ROW_ALIGNMENT 64 /* expert segments, minibatches and macrobatches start at multiples of it */
 
+/* Where the values of a config stand in its file. All zero for a config that was made from numbers. */
+typedef struct purr__places {
+  char source[128]; /* the file's name, printable */
+  struct {
+    int line, column; /* 0 where the file does not have the key */
+  } at[PURR__NUM_KEYS];
+} purr__places_t;
+
 struct purr_config {
   purr__object_t object;
   purr_layer_desc_t layer; /* defaults filled in */
   char name[64];           /* the `name` key, else "layer" */
+  purr__places_t places;
 };
 
-/* The cross-field rules of a layer (divisibility, ranges, pairs that belong together), shared by every way to make a
- * config and by the plan after its overrides. `err` names the field; CONFIG on failure. */
+/* Puts the defaults where a layer has zeros. */
+void purr__layer_fill_defaults(purr_layer_desc_t *layer);
+
+/* The rules of a layer (ranges, divisibility, pairs that belong together), shared by every way to make a config and by
+ * the plan after its overrides. `err` names the key; CONFIG on failure. */
 purr_status_t purr__layer_check(const purr_layer_desc_t *layer, purr_error_t *err);
+/* The same with file:line:column in the message, where the key at fault has a place. `places` may be NULL. */
+purr_status_t purr__layer_check_at(const purr_layer_desc_t *layer, const purr__places_t *places, purr_error_t *err);
+
+/* Reads YAML into a layer that is complete and checked; see purr_config_parse. */
+purr_status_t purr__layer_parse(const char *text, uint64_t num_bytes, const char *source, purr_layer_desc_t *out_layer,
+                                char out_name[64], purr__places_t *out_places, purr_error_t *err);
 
 #endif

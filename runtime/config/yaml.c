@@ -75,8 +75,8 @@ static purr_status_t fail_as_parser(const reader_t *r, purr_error_t *err) {
 
 /* ---- text ---- */
 
-/* What libyaml would pass over in silence: it ends at a NUL, it follows a byte order mark to UTF-16, and it compares each
- * directive with all others, which a long file of them would make slow. */
+/* What libyaml would pass over in silence: it ends at a NUL, it follows a byte order mark to UTF-16, and it compares
+ * each directive with all others, which a long file of them would make slow. */
 static purr_status_t check_text(reader_t *r, purr_error_t *err) {
   if (r->num_bytes > PURR__YAML_MAX_BYTES)
     return purr__yaml_fail(err, r->source, 1, 1, "the file has %llu bytes; allowed are at most %u",
@@ -146,10 +146,9 @@ static purr_status_t next_event(reader_t *r, yaml_event_t *event, purr_error_t *
     const char *tag = (const char *)tag_of(event);
     status = FAIL_AT_MARK(r, mark, err, "found the tag '%s'; tags are not accepted",
                           purr__printable(name, sizeof name, tag, strlen(tag)));
-  } else if (event->type == YAML_MAPPING_START_EVENT &&
-             event->data.mapping_start.style == YAML_FLOW_MAPPING_STYLE) {
-    status = FAIL_AT_MARK(r, mark, err,
-                          "found '{'; flow style is not accepted, write a block with one 'key: value' a line");
+  } else if (event->type == YAML_MAPPING_START_EVENT && event->data.mapping_start.style == YAML_FLOW_MAPPING_STYLE) {
+    status =
+        FAIL_AT_MARK(r, mark, err, "found '{'; flow style is not accepted, write a block with one 'key: value' a line");
   }
   if (status != PURR_STATUS_OK) {
     yaml_event_delete(event);

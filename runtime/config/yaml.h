@@ -1,5 +1,5 @@
-/* The part of YAML that Purr reads: one document of nested `key: value` blocks. Everything that makes YAML surprising is
- * refused with its place: aliases, anchors, tags, directives, merge keys, flow style, several documents. The text's
+/* The part of YAML that Purr reads: one document of nested `key: value` blocks. Everything that makes YAML surprising
+ * is refused with its place: aliases, anchors, tags, directives, merge keys, flow style, several documents. The text's
  * meaning is the visitor's: nothing is stored, so a hostile file costs no more than the place where it goes wrong. */
 #ifndef PURR_YAML_H
 #define PURR_YAML_H

@@ -38,7 +38,7 @@ typedef struct team {
 
 typedef struct local_group {
   purr_group_t base;
-  team_t *team = NULL;
+  team_t *team;
 } local_group_t;
 
 /* ---- waiting ---- */
@@ -240,7 +240,7 @@ static purr_status_t team_create(purr_context_t *context, const purr_group_desc_
 
 purr_status_t purr__group_create_local(purr_context_t *context, const purr_group_desc_t *desc,
                                        purr_group_t **out_groups, purr_error_t *err) {
-  team_t *team;
+  team_t *team = NULL;
   purr_status_t status = team_create(context, desc, &team, err);
   if (status != PURR_STATUS_OK) return status;
   for (int r = 0; r < desc->num_ranks; r++) {

@@ -26,6 +26,7 @@ enum {
 /* A rank's own memory. Row r of the schedule lives in ring row r mod macrobatch_rows. */
 enum {
   PURR__WS_SCHEDULE,      /* the routing table, where the caller gives none */
+  PURR__WS_TASKS,         /* the host backend's list of the problems of one grouped GEMM: three an expert at most */
   PURR__WS_RING_X,        /* bf16 [ring, H] */
   PURR__WS_RING_Y,        /* bf16 [ring, H]: y, in backward dX rows */
   PURR__WS_RING_A,        /* bf16 [ring, I]: a, in backward s*a */
@@ -91,6 +92,7 @@ struct purr_plan {
 };
 
 #define PURR__MEMORY_ALIGNMENT 256
+#define PURR__TASK_BYTES 512 /* room for one purr__gemm_t */
 
 /* A minibatch boundary moves by at most a quarter of a minibatch, to an expert's boundary. */
 static inline int64_t purr__minibatch_slack(int64_t minibatch_rows) {

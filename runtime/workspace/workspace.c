@@ -1,6 +1,5 @@
 #include "workspace/workspace.h"
 
-#include "backends/host/math.h"
 #include "group/local.h"
 
 static void workspace_free(void *object) {
@@ -8,7 +7,6 @@ static void workspace_free(void *object) {
   purr_context_t *context = workspace->object.context;
   if (workspace->group != NULL) workspace->group->ops->free(workspace->group, workspace->symmetric);
   if (workspace->owns_memory) purr__release(context, workspace->memory);
-  purr__release(context, workspace->gemm_problems);
   purr__object_release(workspace->group);
 }
 
@@ -29,9 +27,7 @@ static purr_status_t check_desc(const purr_plan_t *plan, const purr_group_t *gro
   return PURR_STATUS_OK;
 }
 
-/* One grouped GEMM has a problem for each expert of a minibatch, three in the weight gradients. */
-static purr_status_t allocate_own(purr_workspace_t *workspace, const purr_plan_t *plan,
-                                  const purr_workspace_desc_t *desc, purr_error_t *err) {
+static purr_status_t allocate_own(purr_workspace_t *workspace, const purr_workspace_desc_t *desc, purr_error_t *err) {
   purr_context_t *context = workspace->object.context;
   workspace->bytes = desc->bytes;
   workspace->memory = desc->memory;
@@ -40,10 +36,6 @@ static purr_status_t allocate_own(purr_workspace_t *workspace, const purr_plan_t
     workspace->owns_memory = true;
     if (workspace->memory == NULL) return purr__fail_memory(err, "the workspace", desc->bytes);
   }
-  workspace->num_gemm_problems = 3 * plan->num_local_experts + 3;
-  const uint64_t problem_bytes = (uint64_t)workspace->num_gemm_problems * sizeof(purr__gemm_t);
-  workspace->gemm_problems = purr__allocate(context, problem_bytes);
-  if (workspace->gemm_problems == NULL) return purr__fail_memory(err, "the workspace's task list", problem_bytes);
   return PURR_STATUS_OK;
 }
 
@@ -75,7 +67,7 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
     const purr_group_desc_t alone = {sizeof alone, 1, 0};
     status = purr__group_create_local(context, &alone, &workspace->group, err);
   }
-  if (status == PURR_STATUS_OK) status = allocate_own(workspace, plan, &own, err);
+  if (status == PURR_STATUS_OK) status = allocate_own(workspace, &own, err);
   if (status == PURR_STATUS_OK) {
     workspace->symmetric_bytes = own.symmetric_bytes;
     status =
@@ -99,14 +91,12 @@ purr_status_t purr__workspace_acquire(purr_workspace_t *workspace, const purr_pl
   if (workspace->group->num_ranks != plan->layer.num_ranks)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace belongs to %d ranks, the plan is for %d",
                       workspace->group->num_ranks, plan->layer.num_ranks);
-  if (workspace->bytes < plan->ws_bytes || workspace->symmetric_bytes < plan->sym_bytes ||
-      workspace->num_gemm_problems < 3 * plan->num_local_experts + 3)
+  if (workspace->bytes < plan->ws_bytes || workspace->symmetric_bytes < plan->sym_bytes)
     return purr__fail(err, PURR_STATUS_BUFFER_TOO_SMALL,
-                      "the workspace was made for a smaller plan: it has %llu bytes and %llu symmetric ones for %lld "
-                      "experts, the plan needs %llu, %llu and %lld",
+                      "the workspace was made for a smaller plan: it has %llu bytes and %llu symmetric ones, the plan "
+                      "needs %llu and %llu",
                       (unsigned long long)workspace->bytes, (unsigned long long)workspace->symmetric_bytes,
-                      (long long)workspace->num_gemm_problems / 3 - 1, (unsigned long long)plan->ws_bytes,
-                      (unsigned long long)plan->sym_bytes, (long long)plan->num_local_experts);
+                      (unsigned long long)plan->ws_bytes, (unsigned long long)plan->sym_bytes);
   if (atomic_flag_test_and_set_explicit(&workspace->busy, memory_order_acquire))
     return purr__fail(err, PURR_STATUS_BUSY,
                       "the workspace is used by another call now; use one workspace for each call in flight");

@@ -13,9 +13,7 @@ struct purr_workspace {
   bool owns_memory;
   purr__symmetric_t *symmetric;
   uint64_t symmetric_bytes;
-  atomic_flag busy;    /* the host backend's busy word */
-  void *gemm_problems; /* scratch of the host backend for a minibatch: see backends/host/pass.h */
-  int64_t num_gemm_problems;
+  atomic_flag busy; /* the host backend's busy word */
 };
 
 /* Takes the busy word, after checking that the workspace is big enough for the plan and belongs to as many ranks. */
