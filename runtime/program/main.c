@@ -63,7 +63,7 @@ static size_t edit_distance(const char *a, const char *b) {
 
 const char *nearest_name(const char *word, const char *const *names) {
   const char *nearest = NULL;
-  size_t nearest_distance = strlen(word) / 2 + 1; /* half of the letters may differ, not more */
+  size_t nearest_distance = strlen(word) / 3 + 2; /* nearer than this: a third of the letters and one more may differ */
   for (; *names != NULL; names++) {
     size_t distance = edit_distance(word, *names);
     if (distance < nearest_distance) {
