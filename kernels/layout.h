@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the host and the kernels agree on: the parameter structs of every kernel, byte for byte. Plain C and CUDA C++.
+ * Each kernel takes one struct by value. All pointers are device addresses; all strides count elements.
+ *
+ * A change of any struct raises PURR__KERNEL_LAYOUT, which each kernel package records and the runtime compares. */
+#ifndef PURR_KERNELS_LAYOUT_H
+#define PURR_KERNELS_LAYOUT_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PURR__KERNEL_LAYOUT 1
+
+/* Rows of an expert's segment come in multiples of this. */
+#define PURR__SEGMENT_ROWS 64
+/* Rows of one output tile of the grouped GEMMs; the schedule's tile_begin counts tiles of this height. */
+#define PURR__TILE_ROWS 128
+
+/* ------------------------------------------------------------------------------------------------------- schedule */
+
+/* How the schedule went, written anew by every schedule. The kernels after it return at once unless status is 0. */
+typedef struct purr__device_status {
+  int32_t status; /* PURR_STATUS_OK or PURR_STATUS_BAD_ROUTE */
+  int32_t rank;   /* where the first bad id is, in the order (rank, token, slot); else -1 */
+  int64_t token, slot, expert;
+  int64_t num_rows, num_padded_rows; /* of the table; 0 after a bad id */
+} purr__device_status_t;
+
+/* The head of a routing table: runtime/schedule/table.h, purr__table_header_t. */
+typedef struct purr__device_table_header {
+  int64_t num_rows, num_padded_rows;
+  int64_t num_local_experts;
+  int64_t reserved[5];
+} purr__device_table_header_t;
+
+/* One rank's expert ids. */
+typedef struct purr__ids {
+  const void *data;             /* int32 or int64 [num_tokens, K] */
+  const int64_t *num_tokens_at; /* where T of that rank stands, or NULL: num_tokens below */
+  int64_t num_tokens;
+  int64_t row_stride, column_stride;
+  int32_t is_int64;
+  int32_t reserved;
+} purr__ids_t;
+
+/* The routing table as the kernels see it: runtime/schedule/table.h, and what the tile lookup needs. */
+typedef struct purr__device_table {
+  purr__device_table_header_t *header;
+  int32_t *expert_count; /* [E_l] */
+  int32_t *expert_begin; /* [E_l + 1] */
+  int32_t *row_rank;     /* [padded rows] */
+  int32_t *row_slot;     /* [padded rows] */
+  int32_t *tile_begin;   /* [E_l + 1] tiles of PURR__TILE_ROWS rows before expert e: not part of the host's table */
+} purr__device_table_t;
+
+/* purr_schedule_count, purr_schedule_place. A grid of num_ranks * chunks_per_rank blocks; block r * chunks_per_rank + c
+ * looks at the c-th part of rank r's slots. */
+typedef struct purr__schedule_params {
+  purr__ids_t own;            /* read when sources is NULL, which is allowed for num_ranks == 1 */
+  const purr__ids_t *sources; /* [num_ranks], device memory */
+  int32_t num_ranks, chunks_per_rank;
+  int32_t top_k;
+  int32_t num_experts;                     /* E */
+  int32_t first_expert, num_local_experts; /* those of this rank */
+  int32_t *chunk_count;                    /* scratch [blocks][E_l]: slots of each local expert in the block's part */
+  int32_t *chunk_bad; /* scratch [blocks]: first slot with a bad id in the block's part, -1 without */
+  purr__device_table_t table;
+  purr__device_status_t *status;
+} purr__schedule_params_t;
+
+/* Blocks for one rank: enough that a block has about 1024 slots, few enough that summing over the blocks stays cheap.
+ */
+static inline int32_t purr__schedule_chunks(int64_t max_slots_per_rank, int32_t num_ranks) {
+  int64_t chunks = (max_slots_per_rank + 1023) / 1024, most = 128 / num_ranks;
+  if (chunks > most) chunks = most;
+  return chunks < 1 ? 1 : (int32_t)chunks;
+}
+
+#define PURR__SCHEDULE_WARPS 8
+
+/* Dynamic shared memory of a schedule kernel with `warps` warps: three tables over the local experts and one per warp.
+ * The host takes PURR__SCHEDULE_WARPS, or fewer where the device has less shared memory than that needs. */
+static inline int64_t purr__schedule_shared_bytes(int64_t num_local_experts, int64_t warps) {
+  return num_local_experts * (warps + 3) * (int64_t)sizeof(int32_t);
+}
+
+/* ----------------------------------------------------------------------------------------------------- grouped GEMM */
+
+/* How a GEMM row finds its memory. */
+enum {
+  PURR__ROWS_DENSE = 0, /* row r of the table (or of the dense problem) is row r */
+  PURR__ROWS_TOKEN = 1, /* row_slot[r] / K of rank row_rank[r] */
+  PURR__ROWS_SLOT = 2,  /* row_slot[r] of rank row_rank[r] */
+};
+
+/* A BF16 matrix whose rows the kernel gathers or scatters. Rows start at multiples of 16 bytes. */
+typedef struct purr__rows {
+  void *data;           /* row 0; where by_rank is set, unused */
+  void *const *by_rank; /* [R] row 0 on each source rank, or NULL: all on `data` */
+  int64_t row_stride;
+  int32_t placement; /* PURR__ROWS_* */
+  int32_t reserved;
+} purr__rows_t;
+
+/* The BF16 weights [num_experts, n, k] of one operand, as nn.Linear stores them. */
+typedef struct purr__weight {
+  const void *data;
+  const void *const *by_expert; /* [E_l] address of each expert's slice, or NULL: data + e * expert_stride */
+  int64_t expert_stride, row_stride;
+} purr__weight_t;
+
+/* C[row, :] = f(A[row, :] . B[expert of row]), for all rows of the table (tile_begin not NULL) or for num_rows dense
+ * rows of one expert. f is the SwiGLU of two products for purr_gate_up, the identity for purr_down. */
+typedef struct purr__gemm {
+  purr__rows_t a;         /* [rows, k] */
+  purr__weight_t b[2];    /* gate and up; down and nothing */
+  purr__rows_t c;         /* [rows, n] */
+  purr__rows_t saved[2];  /* g and u, always PURR__ROWS_DENSE; data NULL = not wanted */
+  int64_t num_saved_rows; /* rows below this one save g and u */
+  const int32_t *expert_count, *expert_begin, *tile_begin, *row_rank, *row_slot; /* the table's, or NULL */
+  int64_t num_rows;                                                              /* of a dense problem */
+  int32_t num_experts, top_k;
+  int32_t n, k;       /* both multiples of 8 */
+  float swiglu_limit; /* 0 = no clamp */
+  int32_t reserved;
+} purr__gemm_t;
+
+/* purr_gate_up, purr_down. Up to two problems share a launch: the routed experts and the shared expert. */
+typedef struct purr__gemm_params {
+  purr__gemm_t problem[2];
+  int32_t num_problems;
+  int32_t reserved;
+  const purr__device_status_t *status;
+} purr__gemm_params_t;
+
+/* --------------------------------------------------------------------------------------------------------- slot sum */
+
+/* purr_slot_sum: out = bf16(shared + sum over k of weight_k * y_k). One block for each token and PURR__SLOT_SUM_COLUMNS
+ * columns: a grid of (T, ceil(H / PURR__SLOT_SUM_COLUMNS)). */
+typedef struct purr__slot_sum_params {
+  purr__ids_t ids;           /* this rank's */
+  const float *topk_weights; /* [T, K] */
+  int64_t weights_row_stride, weights_column_stride;
+  const void *slots; /* bf16 [T * K, H], the combine buffer */
+  int64_t slots_row_stride;
+  const void *shared; /* bf16 [T, H], or NULL: no shared expert */
+  int64_t shared_row_stride;
+  const void *shared_gate; /* bf16 [H], or NULL: no sigmoid gate */
+  const void *x;           /* bf16 [T, H], read for the gate alone */
+  int64_t x_row_stride;
+  float *score; /* fp32 [T]: the gate z of each token, written where not NULL */
+  void *out;    /* bf16 [T, H] */
+  int64_t out_row_stride;
+  int32_t hidden, top_k;
+  const purr__device_status_t *status;
+} purr__slot_sum_params_t;
+
+#define PURR__SLOT_SUM_COLUMNS 2048
+
+static_assert(sizeof(void *) == 8, "the layouts are for 64-bit hosts");
+static_assert(sizeof(purr__device_status_t) == 48, "layout");
+static_assert(sizeof(purr__device_table_header_t) == 64, "layout");
+static_assert(sizeof(purr__ids_t) == 48, "layout");
+static_assert(sizeof(purr__device_table_t) == 48, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 152, "layout");
+static_assert(offsetof(purr__schedule_params_t, chunk_count) == 80, "layout");
+static_assert(offsetof(purr__schedule_params_t, status) == 144, "layout");
+static_assert(sizeof(purr__rows_t) == 32, "layout");
+static_assert(sizeof(purr__weight_t) == 32, "layout");
+static_assert(sizeof(purr__gemm_t) == 272, "layout");
+static_assert(offsetof(purr__gemm_t, expert_count) == 200, "layout");
+static_assert(offsetof(purr__gemm_t, n) == 256, "layout");
+static_assert(sizeof(purr__gemm_params_t) == 560, "layout");
+static_assert(sizeof(purr__slot_sum_params_t) == 168, "layout");
+static_assert(offsetof(purr__slot_sum_params_t, hidden) == 152, "layout");
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The grouped GEMMs of the staged backend for every GPU from sm_80 on: mma.sync m16n8k16, ldmatrix, multistage
+ * cp.async. purr_gate_up  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered purr_down     y
+ * = bf16(a . Wd), rows scattered to the slots they came from
+ *
+ * Persistent blocks of 8 warps, one block an SM, tile t = block, block + grid, ... Each warp owns 64 rows by 64 rows of
+ * B. Every output element is one chain over ascending k in one thread's accumulator, so its bits depend on nothing but
+ * its row of A and its row of B. While a tile's results are written, the first stages of the next are already coming.
+ */
+#include "staged/tiles.cuh"
+
+namespace purr {
+namespace {
+
+/* ------------------------------------------------------------------------------------------------------------- types
+ */
+
+/* Shared memory decides: 163 KiB on sm_80, 99 KiB on sm_86, 89 and 120, 227 KiB elsewhere. */
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
+constexpr int kStageK = 32, kStages = 4;
+#elif __CUDA_ARCH__ == 800
+constexpr int kStageK = 64, kStages = 3;
+#else
+constexpr int kStageK = 64, kStages = 4;
+#endif
+
+constexpr int kThreads = 256;
+constexpr int kWarpRows = 64, kWarpWeightRows = 64; /* of one warp's accumulators */
+constexpr int kRowGroups = kWarpRows / 16;          /* m16 */
+constexpr int kColumnGroups = kWarpWeightRows / 8;  /* n8 */
+constexpr int kChunks = kStageK / 8;                /* 16-byte chunks of a row in one stage */
+constexpr int kRowBytes = kStageK * 2;              /* of one stage */
+constexpr int kRowsAtOnce = kThreads / kChunks;     /* rows that the block copies together */
+constexpr int kCopiesA = kTileRows / kRowsAtOnce, kCopiesB = kTileWeightRows / kRowsAtOnce; /* of one thread */
+
+/* Stage s of both operands. A row's chunks are swizzled, so that 8 rows of one chunk lie in 8 different banks. */
+struct SharedStorage {
+  char a[kStages][kTileRows * kRowBytes];
+  char b[kStages][kTileWeightRows * kRowBytes];
+};
+
+constexpr int table_shared_bytes() {
+#define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
+  if (arch * 10 == __CUDA_ARCH__ && tile_m != 0 && threads == kThreads) return shared_bytes;
+#ifdef __CUDA_ARCH__
+#include "kernels.def"
+#endif
+#undef PURR_KERNEL
+  return (int)sizeof(SharedStorage);
+}
+static_assert(sizeof(SharedStorage) == table_shared_bytes(), "kernels.def has another number");
+
+__device__ __forceinline__ int swizzle(int row) { return kChunks == 8 ? row & 7 : row >> 1 & 3; }
+
+/* -------------------------------------------------------------------------------------------------------------- roles
+ */
+
+/* Copying: this thread's chunk of its rows of A and B.
+ * reads A and B, writes stages, signals through its cp.async groups. */
+template <Role kRole>
+struct Loader {
+  const char *a[kCopiesA]; /* this thread's chunk 0 of its rows; NULL = padding */
+  const char *b[2];        /* its first row of each weight */
+  int64_t b_step;          /* bytes between its rows of B */
+  int b_rows[2];           /* rows of each weight that exist from its first one on */
+  int k;                   /* elements of the contraction */
+
+  __device__ __forceinline__ void start(const purr__gemm_params_t &params, const Tile &tile) {
+    const purr__gemm_t &gemm = params.problem[tile.problem];
+    const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
+#pragma unroll
+    for (int i = 0; i < kCopiesA; i++) {
+      int r = row + i * kRowsAtOnce;
+      a[i] = r < tile.num_rows ? row_address(gemm, gemm.a, tile.row + r) + chunk * 16 : nullptr;
+    }
+#pragma unroll
+    for (int w = 0; w < (kRole == Role::kGateUp ? 2 : 1); w++) {
+      b[w] = weight_address(gemm.b[w], tile.expert) + (tile.column + row) * gemm.b[w].row_stride * 2 + chunk * 16;
+      b_rows[w] = gemm.n - tile.column - row;
+    }
+    b_step = gemm.b[0].row_stride * 2 * kRowsAtOnce;
+    if (kRole == Role::kGateUp) b_step_up = gemm.b[1].row_stride * 2 * kRowsAtOnce;
+    k = gemm.k;
+  }
+
+  __device__ __forceinline__ void load(SharedStorage *shared, int stage, int step) const {
+    const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
+    const bool inside = step * kStageK + chunk * 8 < k;
+    const int64_t at = (int64_t)step * kRowBytes;
+    const uint32_t to = row * kRowBytes + ((chunk ^ swizzle(row)) << 4);
+    const uint32_t to_a = ptx::shared_address(shared->a[stage]) + to, to_b = ptx::shared_address(shared->b[stage]) + to;
+#pragma unroll
+    for (int i = 0; i < kCopiesA; i++) {
+      bool valid = inside && a[i] != nullptr;
+      ptx::cp_async_16_zfill(to_a + i * kRowsAtOnce * kRowBytes, valid ? a[i] + at : b[0], valid);
+    }
+#pragma unroll
+    for (int i = 0; i < kCopiesB; i++) {
+      const int w = kRole == Role::kGateUp ? i / (kCopiesB / 2) : 0,
+                j = kRole == Role::kGateUp ? i % (kCopiesB / 2) : i;
+      bool valid = inside && j * kRowsAtOnce < b_rows[w];
+      ptx::cp_async_16_zfill(to_b + i * kRowsAtOnce * kRowBytes,
+                             valid ? b[w] + at + j * (w == 0 ? b_step : b_step_up) : b[0], valid);
+    }
+  }
+
+ private:
+  int64_t b_step_up;
+};
+
+/* Multiplying: this warp's 64 x 64 accumulators.
+ * reads one stage. */
+template <Role kRole>
+struct Accumulators {
+  float value[kRowGroups][kColumnGroups][4];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kRowGroups; i++)
+#pragma unroll
+      for (int j = 0; j < kColumnGroups; j++)
+#pragma unroll
+        for (int v = 0; v < 4; v++) value[i][j][v] = 0;
+  }
+
+  /* Row of B where the warp's j-th group of 16 begins: gate-up takes half of them from each weight. */
+  static __device__ __forceinline__ int weight_row(int warp_column, int j) {
+    return kRole == Role::kGateUp ? warp_column * (kWarpWeightRows / 2) + j % 2 * 16 + j / 2 * (kTileWeightRows / 2)
+                                  : warp_column * kWarpWeightRows + j * 16;
+  }
+
+  __device__ __forceinline__ void multiply(const SharedStorage *shared, int stage, int warp_row, int warp_column) {
+    const int lane = threadIdx.x % 32;
+    const int a_row = warp_row * kWarpRows + lane % 16, b_row = lane % 8 + lane / 16 * 8;
+    const uint32_t a = ptx::shared_address(shared->a[stage]) + a_row * kRowBytes + ((lane / 16 ^ swizzle(a_row)) << 4);
+    const uint32_t b =
+        ptx::shared_address(shared->b[stage]) + b_row * kRowBytes + ((lane / 8 % 2 ^ swizzle(b_row)) << 4);
+#pragma unroll
+    for (int step = 0; step < kStageK / 16; step++) {
+      uint32_t a_part[kRowGroups][4], b_part[kColumnGroups / 2][4];
+#pragma unroll
+      for (int i = 0; i < kRowGroups; i++) ptx::ldmatrix_x4(a_part[i], (a + i * 16 * kRowBytes) ^ step << 5);
+#pragma unroll
+      for (int j = 0; j < kColumnGroups / 2; j++)
+        ptx::ldmatrix_x4(b_part[j], (b + weight_row(warp_column, j) * kRowBytes) ^ step << 5);
+#pragma unroll
+      for (int i = 0; i < kRowGroups; i++)
+#pragma unroll
+        for (int j = 0; j < kColumnGroups; j++)
+          ptx::mma_m16n8k16_bf16(value[i][j], a_part[i], b_part[j / 2][j % 2 * 2], b_part[j / 2][j % 2 * 2 + 1]);
+    }
+  }
+
+  __device__ __forceinline__ void store(const purr__gemm_t &gemm, const Tile &tile, int warp_row,
+                                        int warp_column) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kRowGroups; i++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        RowTarget target = row_target<kRole>(gemm, tile, warp_row * kWarpRows + i * 16 + half * 8 + lane / 4);
+        float part[2][4][2];
+#pragma unroll
+        for (int j = 0; j < kColumnGroups; j++)
+#pragma unroll
+          for (int v = 0; v < 2; v++) part[j / 4][j % 4][v] = value[i][j][half * 2 + v];
+        if (kRole == Role::kGateUp) {
+          store_gate_up(gemm, target, tile.column + warp_column * 32, part[0], part[1]);
+        } else {
+          store_down(gemm, target, tile.column + warp_column * 64, part[0]);
+          store_down(gemm, target, tile.column + warp_column * 64 + 32, part[1]);
+        }
+      }
+  }
+};
+
+/* ------------------------------------------------------------------------------------------------------------- kernel
+ */
+
+template <Role kRole>
+__device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
+  extern __shared__ __align__(1024) char dynamic_shared[];
+  SharedStorage *shared = reinterpret_cast<SharedStorage *>(dynamic_shared);
+  if (params.status->status != 0) return;
+
+  const int warp = threadIdx.x / 32, warp_row = warp / 4, warp_column = warp % 4;
+  Tile tile;
+  int64_t t = blockIdx.x;
+  if (!find_tile<kRole>(params, t, &tile)) return;
+
+  Loader<kRole> loader;
+  Accumulators<kRole> sum;
+  loader.start(params, tile);
+  for (int s = 0; s < kStages - 1; s++) {
+    if (s * kStageK < loader.k) loader.load(shared, s, s);
+    ptx::cp_async_commit();
+  }
+
+  for (bool more = true; more;) {
+    const int num_steps = (loader.k + kStageK - 1) / kStageK;
+    const bool has_rows = warp_row * kWarpRows < tile.num_rows;
+    sum.clear();
+    for (int step = 0, stage = 0; step < num_steps; step++) {
+      ptx::cp_async_wait<kStages - 2>();
+      __syncthreads(); /* stage `step` is here for all; all are done with stage step-1, which is refilled now */
+      int ahead = step + kStages - 1;
+      if (ahead < num_steps) loader.load(shared, stage == 0 ? kStages - 1 : stage - 1, ahead);
+      ptx::cp_async_commit();
+      if (has_rows) sum.multiply(shared, stage, warp_row, warp_column);
+      stage = stage == kStages - 1 ? 0 : stage + 1;
+    }
+
+    const Tile done = tile;
+    t += gridDim.x;
+    more = find_tile<kRole>(params, t, &tile);
+    __syncthreads(); /* all stages are free */
+    if (more) {
+      loader.start(params, tile);
+      for (int s = 0; s < kStages - 1; s++) {
+        if (s * kStageK < loader.k) loader.load(shared, s, s);
+        ptx::cp_async_commit();
+      }
+    }
+    if (has_rows) sum.store(params.problem[done.problem], done, warp_row, warp_column);
+  }
+  ptx::cp_async_wait<0>();
+}
+
+}  // namespace
+}  // namespace purr
+
+/* reads   rows of x, Wg, Wu, the table
+ * writes  rows of a; g and u where wanted */
+extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
+    purr_gate_up(const __grid_constant__ purr__gemm_params_t params) {
+  purr::grouped_gemm<purr::Role::kGateUp>(params);
+}
+
+/* reads   rows of a, Wd, the table
+ * writes  rows of y */
+extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
+    purr_down(const __grid_constant__ purr__gemm_params_t params) {
+  purr::grouped_gemm<purr::Role::kDown>(params);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The routing table on the device: count, prefix-sum, place. Equal to runtime/schedule/table.c byte for byte.
+ *
+ * Every rank reads all ranks' ids, so that all find the same bad id. A block owns one contiguous part of one rank's
+ * slots, a warp a contiguous piece of that part; blocks, warps and lanes in ascending order are the canonical order
+ * (source rank, token, slot). A row number is then: begin of the expert + its slots in earlier blocks + in earlier
+ * warps
+ * + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on timing. */
+#include "layout.h"
+#include "purr.h"
+
+namespace {
+
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+/* The slots [begin, end) of one rank that a block looks at. */
+struct Part {
+  purr__ids_t ids;
+  int rank, begin, end;
+};
+
+__device__ Part part_of_block(const purr__schedule_params_t &params) {
+  Part part;
+  part.rank = blockIdx.x / params.chunks_per_rank;
+  int chunk = blockIdx.x % params.chunks_per_rank;
+  part.ids = params.sources != nullptr ? params.sources[part.rank] : params.own;
+  int64_t num_tokens = part.ids.num_tokens_at != nullptr ? *part.ids.num_tokens_at : part.ids.num_tokens;
+  int64_t num_slots = num_tokens * params.top_k;
+  int64_t size = (num_slots + params.chunks_per_rank - 1) / params.chunks_per_rank;
+  part.begin = (int)min(chunk * size, num_slots);
+  part.end = (int)min(part.begin + size, num_slots);
+  return part;
+}
+
+__device__ int64_t load_id(const purr__ids_t &ids, int slot, int top_k) {
+  int token = slot / top_k;
+  int64_t at = token * ids.row_stride + (slot - token * top_k) * ids.column_stride;
+  return ids.is_int64 ? static_cast<const int64_t *>(ids.data)[at] : static_cast<const int32_t *>(ids.data)[at];
+}
+
+/* The local expert of a slot, -1 where another rank or nobody has it. */
+__device__ int local_expert(const purr__schedule_params_t &params, int64_t id) {
+  int64_t expert = id - params.first_expert;
+  return id >= 0 && expert >= 0 && expert < params.num_local_experts ? (int)expert : -1;
+}
+
+}  // namespace
+
+/* Launch 1.
+ * reads   all ids
+ * writes  chunk_count, chunk_bad: this block's row */
+extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params) {
+  extern __shared__ int32_t count[]; /* [E_l] */
+  __shared__ int first_bad;
+
+  const int num_experts = params.num_local_experts;
+  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) count[e] = 0;
+  if (threadIdx.x == 0) first_bad = INT32_MAX;
+  __syncthreads();
+
+  const Part part = part_of_block(params);
+  for (int slot = part.begin + threadIdx.x; slot < part.end; slot += blockDim.x) {
+    int64_t id = load_id(part.ids, slot, params.top_k);
+    if (id < -1 || id >= params.num_experts) atomicMin(&first_bad, slot);
+    int expert = local_expert(params, id);
+    if (expert >= 0) atomicAdd(&count[expert], 1);
+  }
+  __syncthreads();
+
+  int32_t *out = params.chunk_count + (int64_t)blockIdx.x * num_experts;
+  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) out[e] = count[e];
+  if (threadIdx.x == 0) params.chunk_bad[blockIdx.x] = first_bad == INT32_MAX ? -1 : first_bad;
+}
+
+/* Launch 2, same grid.
+ * reads   chunk_count, chunk_bad of all blocks; the block's ids again
+ * writes  its part's rows of the table and the padding of some experts; block 0 also the header, the per-expert arrays
+ *         and the status. After a bad id the status alone */
+extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
+  extern __shared__ int32_t shared[];
+  const int num_experts = params.num_local_experts;
+  int32_t *total = shared;               /* [E_l] slots of the expert in all blocks */
+  int32_t *before = total + num_experts; /* [E_l] in earlier blocks */
+  int32_t *begin = before + num_experts; /* [E_l] first row of the expert */
+  int32_t *next = begin + num_experts;   /* [warps][E_l] next row that a warp gives out */
+  __shared__ int bad_block;
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  const int num_blocks = gridDim.x;
+
+  /* A bad id anywhere: the first block that has one has the first one. */
+  if (threadIdx.x == 0) bad_block = INT32_MAX;
+  __syncthreads();
+  for (int b = threadIdx.x; b < num_blocks; b += blockDim.x)
+    if (params.chunk_bad[b] >= 0) atomicMin(&bad_block, b);
+  __syncthreads();
+  if (bad_block != INT32_MAX) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      int rank = bad_block / params.chunks_per_rank, slot = params.chunk_bad[bad_block];
+      const purr__ids_t ids = params.sources != nullptr ? params.sources[rank] : params.own;
+      *params.status = {PURR_STATUS_BAD_ROUTE,
+                        rank,
+                        slot / params.top_k,
+                        slot % params.top_k,
+                        load_id(ids, slot, params.top_k),
+                        0,
+                        0};
+    }
+    return;
+  }
+
+  /* Sums over blocks. */
+  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
+    int sum = 0, sum_before = 0;
+#pragma unroll 8
+    for (int b = 0; b < num_blocks; b++) {
+      int count = params.chunk_count[(int64_t)b * num_experts + e];
+      sum += count;
+      if (b < (int)blockIdx.x) sum_before += count;
+    }
+    total[e] = sum;
+    before[e] = sum_before;
+  }
+  for (int i = threadIdx.x; i < num_warps * num_experts; i += blockDim.x) next[i] = 0;
+  __syncthreads();
+
+  /* Prefix sums over experts, by warp 0: rows in whole segments, and tiles. */
+  if (warp == 0) {
+    const bool writes = blockIdx.x == 0;
+    int row = 0, tile = 0, used = 0;
+    for (int e0 = 0; e0 < num_experts; e0 += 32) {
+      int e = e0 + lane, count = e < num_experts ? total[e] : 0;
+      int rows = (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
+      int tiles = (count + PURR__TILE_ROWS - 1) / PURR__TILE_ROWS;
+      int rows_sum = rows, tiles_sum = tiles, used_sum = count;
+      for (int d = 1; d < 32; d *= 2) {
+        int r = __shfl_up_sync(kAllLanes, rows_sum, d), t = __shfl_up_sync(kAllLanes, tiles_sum, d),
+            u = __shfl_up_sync(kAllLanes, used_sum, d);
+        if (lane >= d) rows_sum += r, tiles_sum += t, used_sum += u;
+      }
+      if (e < num_experts) {
+        begin[e] = row + rows_sum - rows;
+        if (writes) {
+          params.table.expert_count[e] = count;
+          params.table.expert_begin[e] = row + rows_sum - rows;
+          params.table.tile_begin[e] = tile + tiles_sum - tiles;
+        }
+      }
+      row += __shfl_sync(kAllLanes, rows_sum, 31);
+      tile += __shfl_sync(kAllLanes, tiles_sum, 31);
+      used += __shfl_sync(kAllLanes, used_sum, 31);
+    }
+    if (writes && lane == 0) {
+      params.table.expert_begin[num_experts] = row;
+      params.table.tile_begin[num_experts] = tile;
+      *params.table.header = {used, row, num_experts, {0, 0, 0, 0, 0}};
+      *params.status = {PURR_STATUS_OK, -1, -1, -1, -1, used, row};
+    }
+  }
+
+  /* Each warp's piece of the block's part, in whole warps of slots. */
+  const Part part = part_of_block(params);
+  const int piece = ((part.end - part.begin + num_warps - 1) / num_warps + 31) / 32 * 32;
+  const int piece_begin = min(part.begin + warp * piece, part.end), piece_end = min(piece_begin + piece, part.end);
+  int32_t *next_of_warp = next + warp * num_experts;
+  for (int slot = piece_begin + lane; slot < piece_end; slot += 32) {
+    int expert = local_expert(params, load_id(part.ids, slot, params.top_k));
+    if (expert >= 0) atomicAdd(&next_of_warp[expert], 1);
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
+    int row = begin[e] + before[e];
+    for (int w = 0; w < num_warps; w++) {
+      int count = next[w * num_experts + e];
+      next[w * num_experts + e] = row;
+      row += count;
+    }
+  }
+  __syncthreads();
+
+  /* Placing: lanes with the same expert number themselves in lane order. */
+  for (int slot0 = piece_begin; slot0 < piece_end; slot0 += 32) {
+    int slot = slot0 + lane;
+    int expert = slot < piece_end ? local_expert(params, load_id(part.ids, slot, params.top_k)) : -1;
+    unsigned same = __match_any_sync(kAllLanes, expert);
+    int earlier = __popc(same & ((1u << lane) - 1));
+    if (expert >= 0) {
+      int row = next_of_warp[expert] + earlier;
+      params.table.row_rank[row] = part.rank;
+      params.table.row_slot[row] = slot;
+    }
+    __syncwarp();
+    if (expert >= 0 && earlier == 0) next_of_warp[expert] += __popc(same);
+    __syncwarp();
+  }
+
+  /* Padding: a warp for each expert. */
+  for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += num_blocks * num_warps) {
+    int end = begin[e] + (total[e] + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
+    for (int row = begin[e] + total[e] + lane; row < end; row += 32)
+      params.table.row_rank[row] = params.table.row_slot[row] = -1;
+  }
+}

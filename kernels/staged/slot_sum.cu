@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * out = bf16(shared + sum over k of weight_k * y_k): FP32, fused multiply-adds in slot order, starting from the shared
+ * expert's BF16 result (+0 without one). With the sigmoid gate, shared = bf16(z * shared), z = sigmoid(x . gate). */
+#include "layout.h"
+#include "ptx.cuh"
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kColumns = 8;    /* of a thread: 16 bytes */
+constexpr int kSlotsAhead = 8; /* rows whose loads are in flight together */
+static_assert(kThreads * kColumns == PURR__SLOT_SUM_COLUMNS, "one block covers PURR__SLOT_SUM_COLUMNS columns");
+
+struct Columns {
+  float value[kColumns];
+};
+
+__device__ Columns unpack(uint4 v) {
+  return {{ptx::low_bf16(v.x), ptx::high_bf16(v.x), ptx::low_bf16(v.y), ptx::high_bf16(v.y), ptx::low_bf16(v.z),
+           ptx::high_bf16(v.z), ptx::low_bf16(v.w), ptx::high_bf16(v.w)}};
+}
+
+__device__ uint4 pack(const Columns &c) {
+  return {ptx::pack_bf16x2(c.value[0], c.value[1]), ptx::pack_bf16x2(c.value[2], c.value[3]),
+          ptx::pack_bf16x2(c.value[4], c.value[5]), ptx::pack_bf16x2(c.value[6], c.value[7])};
+}
+
+__device__ const char *row_at(const void *data, int64_t row, int64_t stride) {
+  return static_cast<const char *>(data) + row * stride * 2;
+}
+
+__device__ int64_t load_id(const purr__ids_t &ids, int64_t token, int k) {
+  int64_t at = token * ids.row_stride + k * ids.column_stride;
+  return ids.is_int64 ? static_cast<const int64_t *>(ids.data)[at] : static_cast<const int32_t *>(ids.data)[at];
+}
+
+/* z of one token, the same in every block of the token: each thread adds its columns in ascending order, then lanes and
+ * warps are added in a fixed tree. */
+__device__ float gate_score(const purr__slot_sum_params_t &params, int64_t token) {
+  __shared__ float warp_sum[kThreads / 32];
+  const char *x = row_at(params.x, token, params.x_row_stride);
+  const char *gate = static_cast<const char *>(params.shared_gate);
+  float sum = 0;
+  for (int column = threadIdx.x * kColumns; column < params.hidden; column += PURR__SLOT_SUM_COLUMNS) {
+    Columns a = unpack(*reinterpret_cast<const uint4 *>(x + column * 2));
+    Columns b = unpack(*reinterpret_cast<const uint4 *>(gate + column * 2));
+#pragma unroll
+    for (int i = 0; i < kColumns; i++) sum = fmaf(a.value[i], b.value[i], sum);
+  }
+  for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, d);
+  if (threadIdx.x % 32 == 0) warp_sum[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; w++) sum += warp_sum[w];
+  return 1.0f / (1.0f + expf(-sum));
+}
+
+}  // namespace
+
+/* reads   ids, weights of slots that are not dropped, slot rows, the shared expert's row, x and the gate
+ * writes  out, score */
+extern "C" __global__ void __launch_bounds__(kThreads)
+    purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params) {
+  if (params.status->status != 0) return;
+  const int64_t token = blockIdx.x;
+  const int column = blockIdx.y * PURR__SLOT_SUM_COLUMNS + threadIdx.x * kColumns;
+
+  float z = 1;
+  if (params.shared_gate != nullptr) {
+    z = gate_score(params, token);
+    if (params.score != nullptr && blockIdx.y == 0 && threadIdx.x == 0) params.score[token] = z;
+  }
+  if (column >= params.hidden) return;
+
+  Columns sum = {};
+  if (params.shared != nullptr) {
+    sum = unpack(ptx::ld_16_streaming(row_at(params.shared, token, params.shared_row_stride) + column * 2));
+    if (params.shared_gate != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kColumns; i++) sum.value[i] *= z;
+      sum = unpack(pack(sum));
+    }
+  }
+
+  for (int k0 = 0; k0 < params.top_k; k0 += kSlotsAhead) {
+    float weight[kSlotsAhead];
+    uint4 row[kSlotsAhead];
+    bool used[kSlotsAhead];
+#pragma unroll
+    for (int j = 0; j < kSlotsAhead; j++) {
+      int k = k0 + j;
+      used[j] = k < params.top_k && load_id(params.ids, token, k) >= 0;
+      if (!used[j]) continue;
+      weight[j] = params.topk_weights[token * params.weights_row_stride + k * params.weights_column_stride];
+      row[j] =
+          ptx::ld_16_streaming(row_at(params.slots, token * params.top_k + k, params.slots_row_stride) + column * 2);
+    }
+#pragma unroll
+    for (int j = 0; j < kSlotsAhead; j++) {
+      if (!used[j]) continue;
+      Columns y = unpack(row[j]);
+#pragma unroll
+      for (int i = 0; i < kColumns; i++) sum.value[i] = fmaf(weight[j], y.value[i], sum.value[i]);
+    }
+  }
+  ptx::st_16(const_cast<char *>(row_at(params.out, token, params.out_row_stride)) + column * 2, pack(sum));
+}

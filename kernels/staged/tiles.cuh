@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every grouped GEMM shares: which tile is the t-th, where its rows live, and the way from accumulators to memory.
+ *
+ * Tiles are numbered problem by problem, expert by expert, column by column, row tiles innermost: the blocks that run
+ * side by side read one expert's weight tile from L2. */
+#ifndef PURR_KERNELS_STAGED_TILES_CUH
+#define PURR_KERNELS_STAGED_TILES_CUH
+
+#include "layout.h"
+#include "ptx.cuh"
+
+namespace purr {
+
+/* Which GEMM a kernel is. Gate-up multiplies with two weights and fuses SwiGLU. */
+enum class Role { kGateUp, kDown };
+
+constexpr int kTileRows = PURR__TILE_ROWS;
+constexpr int kTileWeightRows = 256; /* rows of B: 256 output columns of down; 128 of gate and the same 128 of up */
+
+template <Role kRole>
+constexpr int kTileColumns = kRole == Role::kGateUp ? kTileWeightRows / 2 : kTileWeightRows;
+
+struct Tile {
+  int problem, expert;
+  int row;      /* first row: of the table, or of the dense problem */
+  int num_rows; /* rows in use, 1 to kTileRows */
+  int column;   /* first output column */
+};
+
+template <Role kRole>
+__device__ __forceinline__ int num_column_tiles(const purr__gemm_t &gemm) {
+  return (gemm.n + kTileColumns<kRole> - 1) / kTileColumns<kRole>;
+}
+
+__device__ __forceinline__ int num_row_tiles(const purr__gemm_t &gemm) {
+  return gemm.tile_begin != nullptr ? gemm.tile_begin[gemm.num_experts]
+                                    : (int)((gemm.num_rows + kTileRows - 1) / kTileRows);
+}
+
+/* The last e with begin[e] <= value, by all lanes of a warp together: each round looks at 32 places. begin[0] <= value
+ * < begin[num]. */
+__device__ __forceinline__ int find_segment(const int32_t *begin, int num, int value) {
+  const int lane = threadIdx.x % 32;
+  int first = 0;
+  while (num > 1) {
+    int step = (num + 31) / 32, at = lane * step;
+    unsigned reached = __ballot_sync(0xFFFFFFFFu, at < num && begin[first + at] <= value);
+    int last = (__popc(reached) - 1) * step;
+    first += last;
+    num = min(step, num - last);
+  }
+  return first;
+}
+
+/* Tile number `t`, by all lanes of a warp together; false when there are not that many. */
+template <Role kRole>
+__device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, int64_t t, Tile *tile) {
+  for (int p = 0; p < params.num_problems; p++) {
+    const purr__gemm_t &gemm = params.problem[p];
+    const int columns = num_column_tiles<kRole>(gemm);
+    const int64_t num_tiles = (int64_t)num_row_tiles(gemm) * columns;
+    if (t >= num_tiles) {
+      t -= num_tiles;
+      continue;
+    }
+    int expert = 0, row_tiles_before = 0, row_tiles = num_row_tiles(gemm), first_row = 0;
+    int64_t count = gemm.num_rows;
+    if (gemm.tile_begin != nullptr) {
+      expert = find_segment(gemm.tile_begin, gemm.num_experts, (int)(t / columns));
+      row_tiles_before = gemm.tile_begin[expert];
+      row_tiles = gemm.tile_begin[expert + 1] - row_tiles_before;
+      first_row = gemm.expert_begin[expert];
+      count = gemm.expert_count[expert];
+    }
+    int within = (int)(t - (int64_t)row_tiles_before * columns);
+    int row_tile = within % row_tiles;
+    tile->problem = p;
+    tile->expert = expert;
+    tile->row = first_row + row_tile * kTileRows;
+    tile->num_rows = (int)min(count - row_tile * kTileRows, (int64_t)kTileRows);
+    tile->column = within / row_tiles * kTileColumns<kRole>;
+    return true;
+  }
+  return false;
+}
+
+/* Where row `row` of an operand lives. */
+__device__ __forceinline__ char *row_address(const purr__gemm_t &gemm, const purr__rows_t &rows, int row) {
+  char *base = static_cast<char *>(rows.data);
+  int64_t at = row;
+  if (rows.placement != PURR__ROWS_DENSE) {
+    int slot = gemm.row_slot[row];
+    if (rows.by_rank != nullptr) base = static_cast<char *>(rows.by_rank[gemm.row_rank[row]]);
+    at = rows.placement == PURR__ROWS_TOKEN ? slot / gemm.top_k : slot;
+  }
+  return base + at * rows.row_stride * 2;
+}
+
+/* Row 0 of an expert's weight. */
+__device__ __forceinline__ const char *weight_address(const purr__weight_t &weight, int expert) {
+  return weight.by_expert != nullptr ? static_cast<const char *>(weight.by_expert[expert])
+                                     : static_cast<const char *>(weight.data) + expert * weight.expert_stride * 2;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- epilogue
+ *
+ * mma.sync and wgmma leave accumulators alike: in each group of 8 columns, lane q of a quad holds columns 2q and 2q+1
+ * of its row. Four groups (32 columns) of one row go to memory together. */
+
+struct Pairs {
+  uint32_t pair[4]; /* BF16 pairs of this lane in the four groups */
+};
+
+/* Lane q gets the 8 columns of group q: a 4x4 transpose within the quad. */
+__device__ __forceinline__ uint4 transpose_quad(Pairs p) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  uint32_t *v = p.pair;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, odd ? v[i] : v[i + 1], 1);
+    if (odd)
+      v[i] = got;
+    else
+      v[i + 1] = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, high ? v[i] : v[i + 2], 2);
+    if (high)
+      v[i] = got;
+    else
+      v[i + 2] = got;
+  }
+  return {v[0], v[1], v[2], v[3]};
+}
+
+/* Writes 32 columns of one row from `column` on; what is right of n is not written. `row` NULL: nothing is. */
+__device__ __forceinline__ void store_columns(char *row, int column, int n, Pairs p) {
+  uint4 v = transpose_quad(p);
+  column += threadIdx.x % 4 * 8;
+  if (row != nullptr && column < n) ptx::st_16(row + column * 2, v);
+}
+
+/* a = silu(g) * u in FP32. NaN passes the clamp. */
+__device__ __forceinline__ float swiglu(float g, float u, float limit) {
+  if (limit > 0) {
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+  }
+  constexpr float kMinusLog2E = -1.44269504088896340736f;
+  return g * ptx::rcp_approx(1.0f + ptx::ex2_approx(g * kMinusLog2E)) * u;
+}
+
+/* One row of a tile on its way out: where its columns go. */
+struct RowTarget {
+  char *c, *gate, *up; /* NULL = not written */
+};
+
+template <Role kRole>
+__device__ __forceinline__ RowTarget row_target(const purr__gemm_t &gemm, const Tile &tile, int row_in_tile) {
+  RowTarget target = {};
+  if (row_in_tile >= tile.num_rows) return target;
+  int row = tile.row + row_in_tile;
+  target.c = row_address(gemm, gemm.c, row);
+  if (kRole == Role::kGateUp && row < gemm.num_saved_rows) {
+    if (gemm.saved[0].data != nullptr) target.gate = row_address(gemm, gemm.saved[0], row);
+    if (gemm.saved[1].data != nullptr) target.up = row_address(gemm, gemm.saved[1], row);
+  }
+  return target;
+}
+
+/* Gate-up: g = bf16(first), u = bf16(second), a = bf16(swiglu(g, u)). Index: [group][column of the pair]. */
+__device__ __forceinline__ void store_gate_up(const purr__gemm_t &gemm, const RowTarget &target, int column,
+                                              const float (&first)[4][2], const float (&second)[4][2]) {
+  Pairs g, u, a;
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    g.pair[j] = ptx::pack_bf16x2(first[j][0], first[j][1]);
+    u.pair[j] = ptx::pack_bf16x2(second[j][0], second[j][1]);
+    a.pair[j] = ptx::pack_bf16x2(swiglu(ptx::low_bf16(g.pair[j]), ptx::low_bf16(u.pair[j]), gemm.swiglu_limit),
+                                 swiglu(ptx::high_bf16(g.pair[j]), ptx::high_bf16(u.pair[j]), gemm.swiglu_limit));
+  }
+  store_columns(target.c, column, gemm.n, a);
+  if (gemm.saved[0].data != nullptr) store_columns(target.gate, column, gemm.n, g);
+  if (gemm.saved[1].data != nullptr) store_columns(target.up, column, gemm.n, u);
+}
+
+/* Down: y = bf16(sum). */
+__device__ __forceinline__ void store_down(const purr__gemm_t &gemm, const RowTarget &target, int column,
+                                           const float (&sum)[4][2]) {
+  Pairs y;
+#pragma unroll
+  for (int j = 0; j < 4; j++) y.pair[j] = ptx::pack_bf16x2(sum[j][0], sum[j][1]);
+  store_columns(target.c, column, gemm.n, y);
+}
+
+}  // namespace purr
+
+#endif
