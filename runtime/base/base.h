@@ -21,6 +21,8 @@ purr_status_t purr__fail_rank(purr_error_t *err, purr_status_t status, int rank,
     PURR__PRINTF(4, 5);
 purr_status_t purr__fail_errno(purr_error_t *err, purr_status_t status, int error_number, const char *format, ...)
     PURR__PRINTF(4, 5);
+/* Hands a failure on that was written to an error struct of the library's own. */
+void purr__fail_copy(purr_error_t *err, const purr_error_t *own);
 /* The one sentence for every failed allocation; `what` names the thing. */
 purr_status_t purr__fail_memory(purr_error_t *err, const char *what, uint64_t bytes);
 

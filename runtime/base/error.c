@@ -93,6 +93,15 @@ purr_status_t purr__fail_errno(purr_error_t *err, purr_status_t status, int erro
   return status;
 }
 
+static void fail_with(purr_error_t *err, purr_error_t own, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  fail(err, own, format, args);
+  va_end(args);
+}
+
+void purr__fail_copy(purr_error_t *err, const purr_error_t *own) { fail_with(err, *own, "%s", own->message); }
+
 purr_status_t purr__fail_memory(purr_error_t *err, const char *what, uint64_t bytes) {
   return purr__fail(err, PURR_STATUS_OUT_OF_HOST_MEMORY, "%s needs %llu bytes of host memory, which could not be had",
                     what, (unsigned long long)bytes);

@@ -61,6 +61,7 @@ static bool lay_out(purr_plan_t *plan) {
 #define WS(region, name, a, b, c, bytes) \
   fits = fits && add_region(&plan->ws[PURR__WS_##region], &plan->ws_bytes, name, a, b, c, bytes)
   WS(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1, 1);
+  WS(RANKS, "rank list", layer->num_ranks, sizeof(void *) + sizeof(int64_t), 1, 1);
   WS(TASKS, "task list", 3 * num_experts + 3, PURR__TASK_BYTES, 1, 1);
   const uint64_t ring_begin = plan->ws_bytes;
   WS(RING_X, "ring of tokens", ring, hidden, 1, 2);

@@ -26,6 +26,7 @@ enum {
 /* A rank's own memory. Row r of the schedule lives in ring row r mod macrobatch_rows. */
 enum {
   PURR__WS_SCHEDULE,      /* the routing table, where the caller gives none */
+  PURR__WS_RANKS,         /* for each rank the address of its ids and its number of tokens */
   PURR__WS_TASKS,         /* the host backend's list of the problems of one grouped GEMM: three an expert at most */
   PURR__WS_RING_X,        /* bf16 [ring, H] */
   PURR__WS_RING_Y,        /* bf16 [ring, H]: y, in backward dX rows */

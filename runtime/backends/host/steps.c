@@ -1,0 +1,150 @@
+/* The steps of a minibatch that both passes take, and the final sum. */
+#include "backends/host/pass.h"
+
+#define ROWS_PER_TASK 32
+
+typedef struct rows_task {
+  purr__pass_t *pass;
+  int64_t begin, end; /* rows of the table */
+  purr__bf16_t *ring; /* at row `begin` */
+  purr__pull_what_t what;
+} rows_task_t;
+
+static int64_t num_row_tasks(int64_t num_rows) { return (num_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK; }
+
+static void pull_rows(void *arg, int64_t task_idx) {
+  const rows_task_t *task = arg;
+  const purr__pass_t *pass = task->pass;
+  const int64_t hidden = pass->plan->layer.hidden_size, top_k = pass->plan->layer.top_k;
+  const int64_t begin = task->begin + task_idx * ROWS_PER_TASK;
+  for (int64_t row = begin; row < purr__min(begin + ROWS_PER_TASK, task->end); row++) {
+    purr__bf16_t *to = task->ring + (row - task->begin) * hidden;
+    const int rank = pass->table.row_rank[row];
+    if (rank < 0) {
+      memset(to, 0, (size_t)hidden * sizeof *to);
+      continue;
+    }
+    const purr__source_t source = purr__source_of(pass, rank);
+    const int64_t token = pass->table.row_slot[row] / top_k;
+    const purr__bf16_t *from = task->what == PURR__PULL_X ? source.x + token * source.x_stride
+                                                          : source.d_output + token * source.d_output_stride;
+    memcpy(to, from, (size_t)hidden * sizeof *to);
+  }
+}
+
+void purr__step_pull(purr__pass_t *pass, const purr__minibatch_t *minibatch, purr__pull_what_t what) {
+  const int64_t hidden = pass->plan->layer.hidden_size;
+  const int region = what == PURR__PULL_X ? PURR__WS_RING_X : PURR__WS_RING_D_OUTPUT;
+  rows_task_t task = {pass, minibatch->begin, minibatch->end, purr__ring_at(pass, region, hidden, minibatch), what};
+  const int64_t num_rows = minibatch->end - minibatch->begin;
+  purr__parallel_for(pass->context, num_row_tasks(num_rows), pull_rows, &task);
+  purr__count(pass->context, PURR__COUNT_DISPATCH_BYTES, (uint64_t)(num_rows * hidden) * sizeof(purr__bf16_t));
+  purr__pass_lap(pass, PURR_PHASE_DISPATCH);
+}
+
+static void push_rows(void *arg, int64_t task_idx) {
+  const rows_task_t *task = arg;
+  const purr__pass_t *pass = task->pass;
+  const int64_t hidden = pass->plan->layer.hidden_size;
+  const int64_t begin = task->begin + task_idx * ROWS_PER_TASK;
+  for (int64_t row = begin; row < purr__min(begin + ROWS_PER_TASK, task->end); row++) {
+    const int rank = pass->table.row_rank[row];
+    if (rank < 0) continue;
+    purr__bf16_t *to = purr__source_of(pass, rank).slots + pass->table.row_slot[row] * hidden;
+    memcpy(to, task->ring + (row - task->begin) * hidden, (size_t)hidden * sizeof *to);
+  }
+}
+
+void purr__step_push(purr__pass_t *pass, const purr__minibatch_t *minibatch) {
+  const int64_t hidden = pass->plan->layer.hidden_size;
+  rows_task_t task = {.pass = pass,
+                      .begin = minibatch->begin,
+                      .end = minibatch->end,
+                      .ring = purr__ring_at(pass, PURR__WS_RING_Y, hidden, minibatch)};
+  const int64_t num_rows = minibatch->end - minibatch->begin;
+  purr__parallel_for(pass->context, num_row_tasks(num_rows), push_rows, &task);
+  purr__count(pass->context, PURR__COUNT_COMBINE_BYTES, (uint64_t)(num_rows * hidden) * sizeof(purr__bf16_t));
+  purr__pass_lap(pass, PURR_PHASE_COMBINE);
+}
+
+void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, purr__bf16_t *gate, purr__bf16_t *up) {
+  const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
+  const purr__bf16_t *x = purr__ring_at(pass, PURR__WS_RING_X, hidden, minibatch);
+  const purr__view_t *const weights[2] = {&pass->weights->gate, &pass->weights->up};
+  purr__bf16_t *const results[2] = {gate, up};
+  purr__gemm_t *problems = purr__problems(pass);
+  int64_t num_problems = 0, row = minibatch->begin, expert = 0;
+  purr__run_t run;
+  while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run))
+    for (int i = 0; i < 2; i++)
+      problems[num_problems++] =
+          (purr__gemm_t){.m = run.end - run.begin,
+                         .n = inner,
+                         .num_segments = 1,
+                         .segment = {{.a = purr__rows(x + (run.begin - minibatch->begin) * hidden, hidden),
+                                      .b = purr__rows(purr__weight(weights[i], run.expert), weights[i]->row_stride),
+                                      .k = hidden}},
+                         .c = results[i] + (run.begin - minibatch->begin) * inner,
+                         .c_dtype = PURR_DTYPE_BF16,
+                         .c_row_stride = inner};
+  purr__host_gemm(pass->context, problems, num_problems);
+}
+
+typedef struct swiglu_task {
+  const purr__bf16_t *gate, *up;
+  purr__bf16_t *a;
+  int64_t num_elements;
+  float limit;
+} swiglu_task_t;
+
+#define ELEMENTS_PER_TASK 16384
+
+static void swiglu(void *arg, int64_t task_idx) {
+  const swiglu_task_t *task = arg;
+  const int64_t begin = task_idx * ELEMENTS_PER_TASK;
+  purr__host_swiglu(task->gate + begin, task->up + begin, purr__min(ELEMENTS_PER_TASK, task->num_elements - begin),
+                    task->limit, task->a + begin);
+}
+
+void purr__step_swiglu(const purr__pass_t *pass, const purr__bf16_t *gate, const purr__bf16_t *up, int64_t num_elements,
+                       purr__bf16_t *a) {
+  swiglu_task_t task = {gate, up, a, num_elements, pass->plan->layer.swiglu_limit};
+  purr__parallel_for(pass->context, (num_elements + ELEMENTS_PER_TASK - 1) / ELEMENTS_PER_TASK, swiglu, &task);
+}
+
+typedef struct sum_task {
+  purr__pass_t *pass;
+  const purr__bf16_t *base, *slots;
+  bool weighted;
+  const purr__view_t *out;
+} sum_task_t;
+
+#define MAX_TOP_K 64
+
+static void sum_tokens(void *arg, int64_t task_idx) {
+  const sum_task_t *task = arg;
+  const purr__pass_t *pass = task->pass;
+  const int64_t hidden = pass->plan->layer.hidden_size, top_k = pass->plan->layer.top_k;
+  const int64_t begin = task_idx * ROWS_PER_TASK;
+  for (int64_t t = begin; t < purr__min(begin + ROWS_PER_TASK, pass->num_tokens); t++) {
+    const purr__bf16_t *rows[MAX_TOP_K];
+    float weights[MAX_TOP_K];
+    for (int64_t k = 0; k < top_k; k++) {
+      const bool dropped = pass->ids[t * top_k + k] < 0;
+      rows[k] = dropped ? NULL : task->slots + (t * top_k + k) * hidden;
+      weights[k] = 0.0f;
+      if (task->weighted && !dropped)
+        weights[k] =
+            ((const float *)
+                 pass->topk_weights->data)[t * pass->topk_weights->row_stride + k * pass->topk_weights->column_stride];
+    }
+    purr__host_slot_sum(task->base != NULL ? task->base + t * hidden : NULL, rows, task->weighted ? weights : NULL,
+                        (int)top_k, hidden, (purr__bf16_t *)task->out->data + t * task->out->row_stride);
+  }
+}
+
+void purr__sum_slots(purr__pass_t *pass, const purr__bf16_t *base, bool weighted, const purr__view_t *out) {
+  sum_task_t task = {pass, base, purr__source_of(pass, pass->group->rank).slots, weighted, out};
+  purr__parallel_for(pass->context, num_row_tasks(pass->num_tokens), sum_tokens, &task);
+  purr__pass_lap(pass, PURR_PHASE_SUM);
+}

@@ -1,0 +1,57 @@
+/* A checked call, as launch/ hands it to a backend. */
+#ifndef PURR_CALL_H
+#define PURR_CALL_H
+
+#include "result/result.h"
+#include "schedule/schedule.h"
+#include "tensor/weights.h"
+#include "workspace/saved.h"
+#include "workspace/workspace.h"
+
+/* What forward, backward and the building of a schedule have in common. */
+typedef struct purr__call {
+  const purr_plan_t *plan;
+  purr_workspace_t *workspace;
+  purr_result_t *result; /* NULL = not wanted */
+  void *stream;
+  int64_t num_tokens; /* T of this rank */
+} purr__call_t;
+
+typedef struct purr__forward_call {
+  purr__call_t base;
+  const purr__weight_views_t *weights;
+  purr__view_t x, topk_ids, topk_weights, output;
+  purr_schedule_t *schedule; /* built, or NULL: then topk_ids counts */
+  purr_saved_t *saved;       /* NULL = inference */
+} purr__forward_call_t;
+
+typedef struct purr__backward_call {
+  purr__call_t base;
+  const purr__weight_views_t *weights;
+  const purr_saved_t *saved;
+  purr__view_t x, topk_weights, d_output, d_x, d_topk_weights;
+  bool has_d_x, has_d_topk_weights;
+  purr__weight_views_t gradients;
+  bool accumulate;
+} purr__backward_call_t;
+
+typedef struct purr__schedule_call {
+  purr__call_t base;
+  purr_schedule_t *schedule;
+  purr__view_t topk_ids;
+} purr__schedule_call_t;
+
+/* A backend. Its functions are collective, like the public ones. */
+typedef struct purr__backend {
+  const char *name;
+  purr_status_t (*build_schedule)(const purr__schedule_call_t *call, purr_error_t *err);
+  purr_status_t (*forward)(const purr__forward_call_t *call, purr_error_t *err);
+  purr_status_t (*backward)(const purr__backward_call_t *call, purr_error_t *err);
+} purr__backend_t;
+
+extern const purr__backend_t purr__host_backend;
+
+/* The backend that a plan chose. */
+const purr__backend_t *purr__backend_of(const purr_plan_t *plan);
+
+#endif

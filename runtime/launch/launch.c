@@ -1,0 +1,216 @@
+/* The public calls: check everything, then hand a checked call to the plan's backend. Nothing is written before all
+ * checks have passed. */
+#include "launch/call.h"
+
+const purr__backend_t *purr__backend_of(const purr_plan_t *plan) {
+  (void)plan; /* the plan refuses what this build does not have */
+  return &purr__host_backend;
+}
+
+/* ---- what a call's tensors must look like ---- */
+
+/* [T, columns] with the given T, or any T where it is -1. */
+static purr_status_t check_matrix(const purr_tensor_t *tensor, const char *name, int32_t dtype, int32_t other_dtype,
+                                  int64_t rows, int64_t columns, bool is_rows_of_hidden, purr__view_t *out_view,
+                                  purr_error_t *err) {
+  const purr__tensor_rule_t rule = {.name = name,
+                                    .dtypes = {dtype, other_dtype},
+                                    .num_dims = 2,
+                                    .shape = {rows, columns},
+                                    .row_alignment = is_rows_of_hidden ? 16 : 0,
+                                    .unit_column = is_rows_of_hidden};
+  return purr__tensor_check(tensor, &rule, out_view, err);
+}
+
+static purr_status_t check_hidden(const purr_plan_t *plan, const purr_tensor_t *tensor, const char *name, int64_t rows,
+                                  purr__view_t *out_view, purr_error_t *err) {
+  return check_matrix(tensor, name, PURR_DTYPE_BF16, 0, rows, plan->layer.hidden_size, true, out_view, err);
+}
+
+static purr_status_t check_slots(const purr_plan_t *plan, const purr_tensor_t *tensor, const char *name, int32_t dtype,
+                                 int32_t other_dtype, int64_t rows, purr__view_t *out_view, purr_error_t *err) {
+  return check_matrix(tensor, name, dtype, other_dtype, rows, plan->layer.top_k, false, out_view, err);
+}
+
+static purr_status_t check_num_tokens(const purr_plan_t *plan, int64_t num_tokens, purr_error_t *err) {
+  if (num_tokens > plan->layer.max_tokens)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                      "the call has %lld tokens, layer '%s' was planned for at most %lld (max_tokens)",
+                      (long long)num_tokens, plan->name, (long long)plan->layer.max_tokens);
+  return PURR_STATUS_OK;
+}
+
+static purr_status_t check_weights(const purr_plan_t *plan, const purr_weights_t *weights, purr_error_t *err) {
+  purr_status_t status = purr__check(weights, PURR__WEIGHTS, err);
+  if (status == PURR_STATUS_OK && weights->plan != plan && weights->plan->hash != plan->hash)
+    status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the weights were checked for another plan");
+  return status;
+}
+
+static purr_status_t check_saved(const purr_plan_t *plan, const purr_saved_t *saved, purr_error_t *err) {
+  purr_status_t status = purr__check(saved, PURR__SAVED, err);
+  if (status == PURR_STATUS_OK && saved->bytes < plan->saved_bytes)
+    status = purr__fail(err, PURR_STATUS_BUFFER_TOO_SMALL, "saved has %llu bytes, the plan needs %llu",
+                        (unsigned long long)saved->bytes, (unsigned long long)plan->saved_bytes);
+  return status;
+}
+
+/* ---- one call from start to end ---- */
+
+typedef purr_status_t (*run_fn)(const void *call, purr_error_t *err);
+
+/* Takes the workspace, runs, reports to the result. Errors of the caller found before this point leave the result as it
+ * was; from here on it has the call's status. */
+static purr_status_t run(const purr__call_t *base, const void *call, run_fn backend_run, purr__counter_t counter,
+                         purr_error_t *err) {
+  const uint64_t start_ns = purr__now_ns();
+  purr_status_t status = purr__workspace_acquire(base->workspace, base->plan, err);
+  if (status != PURR_STATUS_OK) return status;
+  status = purr__result_start(base->result, base->plan->num_local_experts, err);
+  if (status == PURR_STATUS_OK) {
+    purr_error_t own = PURR_ERROR_INIT;
+    purr__count(base->plan->object.context, counter, 1);
+    status = backend_run(call, &own);
+    purr__result_finish(base->result, status, &own, purr__now_ns() - start_ns);
+    if (status != PURR_STATUS_OK) purr__fail_copy(err, &own);
+  }
+  purr__workspace_release(base->workspace);
+  return status;
+}
+
+static purr_status_t run_forward(const void *call, purr_error_t *err) {
+  const purr__forward_call_t *forward = call;
+  return purr__backend_of(forward->base.plan)->forward(forward, err);
+}
+
+static purr_status_t run_backward(const void *call, purr_error_t *err) {
+  const purr__backward_call_t *backward = call;
+  return purr__backend_of(backward->base.plan)->backward(backward, err);
+}
+
+/* ---- schedule ---- */
+
+purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *workspace, const purr_tensor_t *topk_ids,
+                                  void *stream, purr_error_t *err) {
+  purr_status_t status = purr__check(schedule, PURR__SCHEDULE, err);
+  if (status != PURR_STATUS_OK) return status;
+  const purr_plan_t *plan = schedule->plan;
+  purr__schedule_call_t call = {.base = {.plan = plan, .workspace = workspace, .stream = stream}, .schedule = schedule};
+  status = check_slots(plan, topk_ids, "topk_ids", PURR_DTYPE_INT32, PURR_DTYPE_INT64, -1, &call.topk_ids, err);
+  if (status == PURR_STATUS_OK) status = check_num_tokens(plan, call.topk_ids.num_rows, err);
+  if (status != PURR_STATUS_OK) return status;
+  call.base.num_tokens = call.topk_ids.num_rows;
+  status = purr__workspace_acquire(workspace, plan, err);
+  if (status != PURR_STATUS_OK) return status;
+  schedule->built = false;
+  status = purr__backend_of(plan)->build_schedule(&call, err);
+  if (status == PURR_STATUS_OK) {
+    schedule->built = true;
+    schedule->num_tokens = call.base.num_tokens;
+  }
+  purr__workspace_release(workspace);
+  return status;
+}
+
+/* ---- forward ---- */
+
+static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_args_t *args, purr__forward_call_t *call,
+                                   purr_error_t *err) {
+  purr_status_t status = check_weights(plan, args->weights, err);
+  if (status == PURR_STATUS_OK) status = check_hidden(plan, args->x, "x", -1, &call->x, err);
+  if (status != PURR_STATUS_OK) return status;
+  const int64_t num_tokens = call->base.num_tokens = call->x.num_rows;
+  call->weights = &args->weights->views;
+  call->schedule = args->schedule;
+  call->saved = args->saved;
+  status = check_num_tokens(plan, num_tokens, err);
+  if (status == PURR_STATUS_OK && (args->topk_ids != NULL || args->schedule == NULL))
+    status = check_slots(plan, args->topk_ids, "topk_ids", PURR_DTYPE_INT32, PURR_DTYPE_INT64, num_tokens,
+                         &call->topk_ids, err);
+  if (status == PURR_STATUS_OK)
+    status =
+        check_slots(plan, args->topk_weights, "topk_weights", PURR_DTYPE_FP32, 0, num_tokens, &call->topk_weights, err);
+  if (status == PURR_STATUS_OK) status = check_hidden(plan, args->output, "output", num_tokens, &call->output, err);
+  if (status == PURR_STATUS_OK && args->saved != NULL) status = check_saved(plan, args->saved, err);
+  if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
+  if (status != PURR_STATUS_OK || args->schedule == NULL) return status;
+
+  status = purr__check(args->schedule, PURR__SCHEDULE, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (!args->schedule->built)
+    return purr__fail(err, PURR_STATUS_INVALID_STATE,
+                      "the schedule has not been built; call purr_schedule_build first");
+  if (args->schedule->plan->hash != plan->hash)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the schedule was built for another plan");
+  if (args->schedule->num_tokens != num_tokens)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the schedule was built for %lld tokens, x has %lld",
+                      (long long)args->schedule->num_tokens, (long long)num_tokens);
+  return PURR_STATUS_OK;
+}
+
+purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace, const purr_forward_args_t *args,
+                           purr_error_t *err) {
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status == PURR_STATUS_OK) status = purr__check(workspace, PURR__WORKSPACE, err);
+  if (status != PURR_STATUS_OK) return status;
+  purr_forward_args_t own;
+  status = purr__read_struct(&own, sizeof own, args, "purr_forward_args_t", err);
+  if (status != PURR_STATUS_OK) return status;
+  purr__forward_call_t call = {
+      .base = {.plan = plan, .workspace = workspace, .result = own.result, .stream = own.stream}};
+  status = check_forward(plan, &own, &call, err);
+  if (status != PURR_STATUS_OK) return status;
+  return run(&call.base, &call, run_forward, PURR__COUNT_FORWARD, err);
+}
+
+/* ---- backward ---- */
+
+static purr_status_t check_backward(const purr_plan_t *plan, const purr_backward_args_t *args,
+                                    purr__backward_call_t *call, purr_error_t *err) {
+  if ((args->flags & ~(uint32_t)PURR_BACKWARD_ACCUMULATE) != 0)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "flags is 0x%x; allowed is PURR_BACKWARD_ACCUMULATE (0x%x)",
+                      args->flags, PURR_BACKWARD_ACCUMULATE);
+  purr_status_t status = check_weights(plan, args->weights, err);
+  if (status == PURR_STATUS_OK) status = check_saved(plan, args->saved, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (!args->saved->filled)
+    return purr__fail(err, PURR_STATUS_INVALID_STATE, "saved was not filled by a forward that succeeded");
+  if (args->saved->plan_hash != plan->hash)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "saved was filled by a forward of another plan");
+  const int64_t num_tokens = call->base.num_tokens = args->saved->num_tokens;
+  call->weights = &args->weights->views;
+  call->saved = args->saved;
+  call->accumulate = (args->flags & PURR_BACKWARD_ACCUMULATE) != 0;
+  call->has_d_x = args->d_x != NULL;
+  call->has_d_topk_weights = args->d_topk_weights != NULL;
+  status = check_hidden(plan, args->x, "x", num_tokens, &call->x, err);
+  if (status == PURR_STATUS_OK)
+    status =
+        check_slots(plan, args->topk_weights, "topk_weights", PURR_DTYPE_FP32, 0, num_tokens, &call->topk_weights, err);
+  if (status == PURR_STATUS_OK)
+    status = check_hidden(plan, args->d_output, "d_output", num_tokens, &call->d_output, err);
+  if (status == PURR_STATUS_OK && call->has_d_x)
+    status = check_hidden(plan, args->d_x, "d_x", num_tokens, &call->d_x, err);
+  if (status == PURR_STATUS_OK && call->has_d_topk_weights)
+    status = check_slots(plan, args->d_topk_weights, "d_topk_weights", PURR_DTYPE_FP32, 0, num_tokens,
+                         &call->d_topk_weights, err);
+  if (status == PURR_STATUS_OK && args->d_weights != NULL)
+    status = purr__check_gradients(plan, args->d_weights, &call->gradients, err);
+  if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
+  return status;
+}
+
+purr_status_t purr_backward(const purr_plan_t *plan, purr_workspace_t *workspace, const purr_backward_args_t *args,
+                            purr_error_t *err) {
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status == PURR_STATUS_OK) status = purr__check(workspace, PURR__WORKSPACE, err);
+  if (status != PURR_STATUS_OK) return status;
+  purr_backward_args_t own;
+  status = purr__read_struct(&own, sizeof own, args, "purr_backward_args_t", err);
+  if (status != PURR_STATUS_OK) return status;
+  purr__backward_call_t call = {
+      .base = {.plan = plan, .workspace = workspace, .result = own.result, .stream = own.stream}};
+  status = check_backward(plan, &own, &call, err);
+  if (status != PURR_STATUS_OK) return status;
+  return run(&call.base, &call, run_backward, PURR__COUNT_BACKWARD, err);
+}

@@ -1,0 +1,16 @@
+/* The schedule object: a routing table with the ids it was built from. */
+#ifndef PURR_SCHEDULE_H
+#define PURR_SCHEDULE_H
+
+#include "schedule/table.h"
+
+struct purr_schedule {
+  purr__object_t object;
+  const purr_plan_t *plan; /* retained */
+  void *table_memory;      /* plan->table_bytes */
+  int32_t *ids;            /* [max_tokens, K] of this rank, as gathered */
+  bool built;
+  int64_t num_tokens; /* T of this rank when it was built */
+};
+
+#endif
