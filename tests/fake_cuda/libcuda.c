@@ -1,0 +1,662 @@
+/* The CUDA driver without a GPU; see support/fake_cuda.h. Functions keep the driver's own names as statics, and only
+ * the few that a real libcuda.so.1 is asked for by name are exported. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/cuda_api.h"
+#include "support/fake_cuda.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT fake_cuda_t fake_cuda;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- objects that are alive ---- */
+
+typedef enum kind { MEMORY, PINNED, LIBRARY, KERNEL, STREAM, EVENT, NUM_KINDS } kind_t;
+
+typedef struct thing {
+  kind_t kind;
+  char *data; /* memory, or a copy of a library's image */
+  size_t bytes;
+  int device;
+  CUcontext context;
+  char name[128];
+  struct thing *library, *next;
+} thing_t;
+
+static thing_t *things;
+static struct CUctx_st { int num_retained; } contexts[FAKE_CUDA_MAX_DEVICES];
+enum { MAX_PUSHED = 16 };
+static _Thread_local CUcontext pushed[MAX_PUSHED];
+static _Thread_local int num_pushed;
+static bool is_faulted;
+
+static int *count_of(kind_t kind) {
+  switch (kind) {
+    case MEMORY:
+      return &fake_cuda.num_allocations;
+    case PINNED:
+      return &fake_cuda.num_pinned;
+    case LIBRARY:
+      return &fake_cuda.num_libraries;
+    case STREAM:
+      return &fake_cuda.num_streams;
+    case EVENT:
+      return &fake_cuda.num_events;
+    default:
+      return NULL;
+  }
+}
+
+static CUcontext current(void) { return num_pushed > 0 ? pushed[num_pushed - 1] : NULL; }
+static int current_device(void) { return (int)(current() - contexts); }
+
+static thing_t *thing_make(kind_t kind, size_t bytes) {
+  thing_t *thing = calloc(1, sizeof *thing);
+  thing->kind = kind;
+  thing->bytes = bytes;
+  thing->data = bytes ? aligned_alloc(512, (bytes + 511) / 512 * 512) : NULL;
+  thing->context = current();
+  thing->device = current() ? current_device() : 0;
+  thing->next = things;
+  things = thing;
+  if (count_of(kind)) ++*count_of(kind);
+  return thing;
+}
+
+static thing_t *thing_find(kind_t kind, const void *handle) {
+  for (thing_t *thing = things; thing != NULL; thing = thing->next)
+    if (thing->kind == kind && (kind == MEMORY || kind == PINNED ? (const void *)thing->data : thing) == handle)
+      return thing;
+  return NULL;
+}
+
+static CUresult thing_drop(kind_t kind, const void *handle) {
+  thing_t *thing = thing_find(kind, handle);
+  if (thing == NULL) return CUDA_ERROR_INVALID_VALUE;
+  thing_t **link = &things;
+  while (*link != thing) link = &(*link)->next;
+  *link = thing->next;
+  if (count_of(kind)) --*count_of(kind);
+  if (kind == MEMORY) fake_cuda.allocated_bytes -= thing->bytes;
+  free(thing->data);
+  free(thing);
+  return CUDA_SUCCESS;
+}
+
+/* ---- faults ---- */
+
+/* What the test wants `call` to answer, else `result`. */
+static CUresult planned(const char *call) {
+  fake_cuda.num_calls++;
+  if (is_faulted && strcmp(call, "cuCtxPushCurrent") != 0 && strcmp(call, "cuCtxPopCurrent") != 0)
+    return fake_cuda.fault;
+  if (fake_cuda.failing_call == NULL || strcmp(fake_cuda.failing_call, call) != 0) return CUDA_SUCCESS;
+  return fake_cuda.failing_after-- > 0 ? CUDA_SUCCESS : fake_cuda.failing_result;
+}
+
+/* Every function: under the lock, as planned, with a context current where the real one wants that. */
+#define BEGIN(needs_context)                                                                                           \
+  pthread_mutex_lock(&mutex);                                                                                          \
+  CUresult result = planned(__func__);                                                                                 \
+  if (result == CUDA_SUCCESS && fake_cuda.num_inits == 0 && (needs_context) >= 0) result = CUDA_ERROR_NOT_INITIALIZED; \
+  if (result == CUDA_SUCCESS && (needs_context) > 0 && current() == NULL) result = CUDA_ERROR_INVALID_CONTEXT;         \
+  if (result == CUDA_SUCCESS) {
+#define END                     \
+  }                             \
+  pthread_mutex_unlock(&mutex); \
+  return result
+
+/* ---- the driver ---- */
+
+static CUresult cuGetErrorName(CUresult error, const char **name) {
+  static const struct {
+    CUresult error;
+    const char *name;
+  } names[] = {
+      {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+      {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+      {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+      {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
+  };
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (names[i].error == error) {
+      *name = names[i].name;
+      return CUDA_SUCCESS;
+    }
+  *name = NULL;
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult cuGetErrorString(CUresult error, const char **text) {
+  static _Thread_local char buffer[64];
+  snprintf(buffer, sizeof buffer, "fake driver text for %d", error);
+  *text = buffer;
+  return CUDA_SUCCESS;
+}
+
+static CUresult cuInit(unsigned flags) {
+  (void)flags;
+  BEGIN(-1) {
+    if (fake_cuda.num_devices == 0) result = CUDA_ERROR_NO_DEVICE;
+    if (result == CUDA_SUCCESS) fake_cuda.num_inits++;
+  }
+  END;
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version);
+CUresult cuDriverGetVersion(int *version) {
+  BEGIN(-1) { *version = fake_cuda.driver_version; }
+  END;
+}
+
+static CUresult cuDeviceGetCount(int *count) {
+  BEGIN(0) { *count = fake_cuda.num_devices; }
+  END;
+}
+
+static CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+  BEGIN(0) { *device = ordinal; }
+  END;
+}
+
+static CUresult cuDeviceGetName(char *name, int capacity, CUdevice device) {
+  BEGIN(0) { snprintf(name, (size_t)capacity, "Fake GPU %c", 'A' + device); }
+  END;
+}
+
+static CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+  BEGIN(0) {
+    switch (attribute) {
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = fake_cuda.cc[device] / 10;
+        break;
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *value = fake_cuda.cc[device] % 10;
+        break;
+      case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = fake_cuda.num_sms;
+        break;
+      case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        *value = 1024;
+        break;
+      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+        *value = fake_cuda.max_shared_bytes;
+        break;
+      case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+        *value = 50 << 20;
+        break;
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+        *value = 0;
+        break;
+      default:
+        *value = 1;
+    }
+  }
+  END;
+}
+
+static CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device) {
+  (void)device;
+  BEGIN(0) { *bytes = fake_cuda.memory_bytes; }
+  END;
+}
+
+static CUresult cuDeviceGetPCIBusId(char *text, int capacity, CUdevice device) {
+  BEGIN(0) { snprintf(text, (size_t)capacity, "0000:%02x:00.0", device + 1); }
+  END;
+}
+
+static CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+  BEGIN(0) { memset(uuid, device + 1, sizeof *uuid); }
+  END;
+}
+
+static CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+  (void)device;
+  (void)peer;
+  BEGIN(0) { *can = fake_cuda.has_peer_access; }
+  END;
+}
+
+/* ---- contexts ---- */
+
+static CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  BEGIN(0) {
+    *context = &contexts[device];
+    contexts[device].num_retained++;
+    fake_cuda.num_contexts++;
+  }
+  END;
+}
+
+static CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  BEGIN(0) {
+    contexts[device].num_retained--;
+    fake_cuda.num_contexts--;
+  }
+  END;
+}
+
+static CUresult cuCtxPushCurrent(CUcontext context) {
+  BEGIN(0) {
+    if (context == NULL || context->num_retained < 1 || num_pushed == MAX_PUSHED)
+      result = CUDA_ERROR_INVALID_CONTEXT;
+    else
+      pushed[num_pushed++] = context;
+    fake_cuda.num_pushed = num_pushed;
+  }
+  END;
+}
+
+static CUresult cuCtxPopCurrent(CUcontext *context) {
+  BEGIN(1) {
+    *context = pushed[--num_pushed];
+    fake_cuda.num_pushed = num_pushed;
+  }
+  END;
+}
+
+static CUresult cuCtxGetDevice(CUdevice *device) {
+  BEGIN(1) { *device = current_device(); }
+  END;
+}
+
+static CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  (void)peer;
+  (void)flags;
+  BEGIN(1) {}
+  END;
+}
+
+/* ---- memory ---- */
+
+static CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
+  BEGIN(1) {
+    if (fake_cuda.allocated_bytes + bytes > fake_cuda.memory_bytes) {
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+      *address = (CUdeviceptr)(uintptr_t)thing_make(MEMORY, bytes)->data;
+      fake_cuda.allocated_bytes += bytes;
+    }
+  }
+  END;
+}
+
+static CUresult cuMemFree(CUdeviceptr address) {
+  BEGIN(1) { result = thing_drop(MEMORY, (const void *)(uintptr_t)address); }
+  END;
+}
+
+static CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
+  (void)flags;
+  BEGIN(1) { *memory = thing_make(PINNED, bytes)->data; }
+  END;
+}
+
+static CUresult cuMemFreeHost(void *memory) {
+  BEGIN(1) { result = thing_drop(PINNED, memory); }
+  END;
+}
+
+static CUresult cuMemGetInfo(size_t *available, size_t *total) {
+  BEGIN(1) {
+    *total = fake_cuda.memory_bytes;
+    *available = fake_cuda.memory_bytes - fake_cuda.allocated_bytes;
+  }
+  END;
+}
+
+static CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  (void)stream;
+  BEGIN(1) { memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes); }
+  END;
+}
+
+static CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  (void)stream;
+  BEGIN(1) { memset((void *)(uintptr_t)to, value, count); }
+  END;
+}
+
+static CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+  (void)stream;
+  BEGIN(1) {
+    for (size_t i = 0; i < count; i++) ((unsigned *)(uintptr_t)to)[i] = value;
+  }
+  END;
+}
+
+static CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values, CUdeviceptr address) {
+  BEGIN(1) {
+    const char *at = (const char *)(uintptr_t)address;
+    const thing_t *thing = things;
+    while (thing != NULL && !(thing->kind <= PINNED && at >= thing->data && at < thing->data + thing->bytes))
+      thing = thing->next;
+    for (unsigned i = 0; i < count; i++) {
+      int value = 0;
+      if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE && thing != NULL)
+        value = thing->kind == MEMORY ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) value = thing != NULL ? thing->device : -2;
+      memcpy(values[i], &value, sizeof value);
+    }
+  }
+  END;
+}
+
+/* ---- streams and events ---- */
+
+static CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+  (void)flags;
+  (void)priority;
+  BEGIN(1) { *stream = (CUstream)thing_make(STREAM, 0); }
+  END;
+}
+
+static CUresult cuStreamDestroy(CUstream stream) {
+  BEGIN(1) { result = thing_drop(STREAM, stream); }
+  END;
+}
+
+static CUresult cuStreamSynchronize(CUstream stream) {
+  (void)stream;
+  BEGIN(1) {}
+  END;
+}
+
+static CUresult cuStreamQuery(CUstream stream) {
+  (void)stream;
+  BEGIN(1) {}
+  END;
+}
+
+static CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  (void)stream;
+  (void)event;
+  (void)flags;
+  BEGIN(1) {}
+  END;
+}
+
+static CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+  BEGIN(1) {
+    const thing_t *thing = thing_find(STREAM, stream);
+    *context = thing != NULL ? thing->context : current();
+  }
+  END;
+}
+
+static CUresult cuStreamIsCapturing(CUstream stream, int *capture_status) {
+  (void)stream;
+  BEGIN(1) { *capture_status = CU_STREAM_CAPTURE_STATUS_NONE; }
+  END;
+}
+
+static CUresult cuEventCreate(CUevent *event, unsigned flags) {
+  (void)flags;
+  BEGIN(1) { *event = (CUevent)thing_make(EVENT, 0); }
+  END;
+}
+
+static CUresult cuEventDestroy(CUevent event) {
+  BEGIN(1) { result = thing_drop(EVENT, event); }
+  END;
+}
+
+static CUresult cuEventRecord(CUevent event, CUstream stream) {
+  (void)event;
+  (void)stream;
+  BEGIN(1) {}
+  END;
+}
+
+static CUresult cuEventQuery(CUevent event) {
+  (void)event;
+  BEGIN(1) {}
+  END;
+}
+
+static CUresult cuEventSynchronize(CUevent event) {
+  (void)event;
+  BEGIN(1) {}
+  END;
+}
+
+static CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+  (void)start;
+  (void)end;
+  BEGIN(1) { *milliseconds = 1.0f; }
+  END;
+}
+
+/* ---- kernels ---- */
+
+/* The length of an ELF image: where its section headers end. */
+static size_t image_bytes(const char *image) {
+  uint64_t section_offset;
+  uint16_t section_bytes, num_sections;
+  memcpy(&section_offset, image + 40, sizeof section_offset);
+  memcpy(&section_bytes, image + 58, sizeof section_bytes);
+  memcpy(&num_sections, image + 60, sizeof num_sections);
+  return section_offset + (size_t)section_bytes * num_sections;
+}
+
+static CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *jit_options, void **jit_values,
+                                  unsigned num_jit_options, int *library_options, void **library_values,
+                                  unsigned num_library_options) {
+  (void)jit_options;
+  (void)jit_values;
+  (void)num_jit_options;
+  (void)library_options;
+  (void)library_values;
+  (void)num_library_options;
+  BEGIN(0) {
+    fake_cuda.num_loads++;
+    if (memcmp(image, "\177ELF", 4) != 0) {
+      result = CUDA_ERROR_INVALID_IMAGE;
+    } else {
+      thing_t *thing = thing_make(LIBRARY, image_bytes(image));
+      memcpy(thing->data, image, thing->bytes);
+      *library = (CUlibrary)thing;
+    }
+  }
+  END;
+}
+
+static CUresult cuLibraryUnload(CUlibrary library) {
+  BEGIN(0) {
+    thing_t *next = NULL;
+    for (thing_t *thing = things; thing != NULL; thing = next) {
+      next = thing->next;
+      if (thing->kind == KERNEL && (CUlibrary)thing->library == library) thing_drop(KERNEL, thing);
+    }
+    result = thing_drop(LIBRARY, library);
+  }
+  END;
+}
+
+static CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+  BEGIN(0) {
+    thing_t *image = (thing_t *)library;
+    char section[160];
+    int length = snprintf(section, sizeof section, ".text.%s", name);
+    if (memmem(image->data, image->bytes, section, (size_t)length + 1) == NULL) {
+      result = CUDA_ERROR_NOT_FOUND;
+    } else {
+      thing_t *thing = thing_make(KERNEL, 0);
+      thing->library = image;
+      snprintf(thing->name, sizeof thing->name, "%s", name);
+      *kernel = (CUkernel)thing;
+    }
+  }
+  END;
+}
+
+static CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+  BEGIN(1) { *function = (CUfunction)kernel; }
+  END;
+}
+
+static CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
+  (void)kernel;
+  (void)device;
+  BEGIN(0) { *value = attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES ? fake_cuda.kernel_static_bytes : 1024; }
+  END;
+}
+
+static CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device) {
+  (void)kernel;
+  (void)device;
+  BEGIN(0) {
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
+        value + fake_cuda.kernel_static_bytes > fake_cuda.max_shared_bytes)
+      result = CUDA_ERROR_INVALID_VALUE;
+  }
+  END;
+}
+
+static CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes) {
+  (void)kernel;
+  (void)index;
+  (void)offset;
+  (void)bytes;
+  BEGIN(0) { result = CUDA_ERROR_INVALID_VALUE; }
+  END;
+}
+
+static CUresult cuFuncLoad(CUfunction function) {
+  (void)function;
+  BEGIN(1) { fake_cuda.num_func_loads++; }
+  END;
+}
+
+static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
+  (void)extra;
+  BEGIN(1) {
+    const thing_t *kernel = (const thing_t *)function;
+    fake_launch_t launch = {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                            .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                            .shared_bytes = config->sharedMemBytes,
+                            .stream = config->hStream,
+                            .num_params = params != NULL};
+    memcpy(launch.kernel, kernel->name, sizeof launch.kernel);
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+      const CUlaunchAttribute *attribute = &config->attrs[i];
+      if (attribute->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) launch.is_cooperative = attribute->value.cooperative;
+      if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        launch.may_overlap = attribute->value.programmaticStreamSerializationAllowed;
+      if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+        launch.cluster[0] = attribute->value.clusterDim.x;
+        launch.cluster[1] = attribute->value.clusterDim.y;
+        launch.cluster[2] = attribute->value.clusterDim.z;
+      }
+    }
+    if (fake_cuda.num_launches < FAKE_CUDA_MAX_LAUNCHES) fake_cuda.launches[fake_cuda.num_launches] = launch;
+    fake_cuda.num_launches++;
+    is_faulted = fake_cuda.fault != 0;
+  }
+  END;
+}
+
+static CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *num_blocks, CUfunction function, int block_threads,
+                                                            size_t dynamic_shared_bytes) {
+  (void)function;
+  (void)block_threads;
+  (void)dynamic_shared_bytes;
+  BEGIN(1) { *num_blocks = 1; }
+  END;
+}
+
+static CUresult cuOccupancyMaxActiveClusters(int *num_clusters, CUfunction function, const CUlaunchConfig *config) {
+  (void)function;
+  (void)config;
+  BEGIN(1) { *num_clusters = fake_cuda.num_sms; }
+  END;
+}
+
+static CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, uint32_t rank, void *address,
+                                       const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+                                       const uint32_t *element_strides, int interleave, int swizzle, int l2_promotion,
+                                       int out_of_bounds_fill) {
+  (void)data_type;
+  (void)rank;
+  (void)dims;
+  (void)strides;
+  (void)box;
+  (void)element_strides;
+  (void)interleave;
+  (void)swizzle;
+  (void)l2_promotion;
+  (void)out_of_bounds_fill;
+  BEGIN(0) {
+    memset(map, 0, sizeof *map);
+    map->opaque[0] = (uintptr_t)address;
+  }
+  END;
+}
+
+/* ---- the way in ---- */
+
+static const struct {
+  const char *name;
+  int version;
+  void *address;
+} functions[] = {
+#define PURR_DRIVER_SYMBOL(name, version, params) {#name, version, (void *)(uintptr_t)name},
+#include "driver/driver_symbols.def"
+#undef PURR_DRIVER_SYMBOL
+};
+
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, uint64_t flags,
+                                    int *symbol_status);
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int cuda_version, uint64_t flags,
+                             int *symbol_status) {
+  (void)flags;
+  *function = NULL;
+  *symbol_status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
+    if (strcmp(functions[i].name, symbol) == 0) {
+      if (fake_cuda.missing_symbol != NULL && strcmp(fake_cuda.missing_symbol, symbol) == 0) return CUDA_SUCCESS;
+      if (cuda_version > fake_cuda.driver_version) {
+        *symbol_status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+        return CUDA_SUCCESS;
+      }
+      *function = functions[i].address;
+      *symbol_status = CU_GET_PROC_ADDRESS_SUCCESS;
+      return CUDA_SUCCESS;
+    }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT void fake_cuda_reset(void);
+void fake_cuda_reset(void) {
+  fake_cuda = (fake_cuda_t){.driver_version = 13000,
+                            .num_devices = 1,
+                            .num_sms = 132,
+                            .max_shared_bytes = 232448,
+                            .memory_bytes = (uint64_t)1 << 30,
+                            .has_peer_access = 1};
+  for (int i = 0; i < FAKE_CUDA_MAX_DEVICES; i++) fake_cuda.cc[i] = 90;
+  memset(contexts, 0, sizeof contexts);
+  is_faulted = false;
+}
+
+/* For programs that find this library as libcuda.so.1: FAKE_CUDA="devices=2 cc=80 version=11040". */
+static __attribute__((constructor)) void set_up(void) {
+  fake_cuda_reset();
+  const char *text = getenv("FAKE_CUDA");
+  int value;
+  for (; text != NULL && *text != '\0'; text += strcspn(text, " ")) {
+    text += strspn(text, " ");
+    if (sscanf(text, "devices=%d", &value) == 1) fake_cuda.num_devices = value;
+    if (sscanf(text, "version=%d", &value) == 1) fake_cuda.driver_version = value;
+    if (sscanf(text, "cc=%d", &value) == 1)
+      for (int i = 0; i < FAKE_CUDA_MAX_DEVICES; i++) fake_cuda.cc[i] = value;
+  }
+}
