@@ -699,7 +699,10 @@ PURR_API purr_status_t purr_backward(const purr_plan_t *plan, purr_workspace_t *
 /* A safetensors checkpoint, single file or sharded, memory-mapped read-only. Nothing in it is trusted. */
 typedef struct purr_checkpoint purr_checkpoint_t;
 
-/* Opens a folder (config.json beside model.safetensors or model.safetensors.index.json) or one .safetensors file.
+/* Opens a folder (config.json beside model.safetensors or model.safetensors.index.json) or one .safetensors file. The
+ * files must stay as they are while the checkpoint is open. Shards that the index names and the folder lacks are an error
+ * only when one of their tensors is needed. Links may lead inside the folder, or to the ../../blobs of the Hugging Face
+ * cache.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, IO, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_checkpoint_open(purr_context_t *context, const char *path,
                                             purr_checkpoint_t **out_checkpoint, purr_error_t *err);
@@ -711,13 +714,24 @@ PURR_API int64_t purr_checkpoint_num_tensors(const purr_checkpoint_t *checkpoint
  * Threads: any. Collective: no. Since 0.1. */
 PURR_API const char *purr_checkpoint_tensor_name(const purr_checkpoint_t *checkpoint, int64_t index);
 
-/* Finds a tensor by name. Its data is host memory that lives as long as the checkpoint and is read-only.
+/* Finds a tensor by name. Its data is host memory, 16-byte aligned (a copy where the file's is not), read-only, and lives
+ * as long as the checkpoint.
  * @param out_tensor  set its struct_size first. Tensors of more than 4 dimensions are refused; a scalar has shape [1].
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT (no such name), UNSUPPORTED, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT (no such name, or the file changed its size),
+ * UNSUPPORTED, IO, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_checkpoint_find(const purr_checkpoint_t *checkpoint, const char *name,
                                             purr_tensor_t *out_tensor, purr_error_t *err);
 
-/* The layer config of a checkpoint's MoE layer, from its config.json.
+/* Lists what the checkpoint holds, as a table or JSON: files, model, and for each layer the tensors by role with number,
+ * shape, type and bytes, and what is missing or wrong. Without a usable config.json: the tensors, at most 1000.
+ * @param format                        PURR_FORMAT_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_checkpoint_describe(const purr_checkpoint_t *checkpoint, int32_t format, char *buffer,
+                                                uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
+/* The layer config of a checkpoint's MoE layer, from its config.json; the families are Qwen2-MoE, Qwen3-MoE, DeepSeek-V2
+ * and V3, Kimi-K2, Mixtral, OLMoE and GLM-4-MoE.
  * @param layer  index of the decoder layer; -1 = the first MoE layer.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, UNSUPPORTED, OUT_OF_HOST_MEMORY, FORKED.
  * Since 0.1. */
@@ -737,13 +751,14 @@ typedef struct purr_router_desc {
   float normalize_epsilon; /* added to the sum */
 } purr_router_desc_t;
 
-/* One MoE layer of a checkpoint, as weights that purr_weights_create takes. */
+/* One MoE layer of a checkpoint, as weights that purr_weights_create takes. BF16 tensors are used where they are mapped;
+ * FP8 tensors with scales (blocks with factors as DeepSeek has them, or MXFP8) are turned into BF16 when loaded. */
 typedef struct purr_checkpoint_layer purr_checkpoint_layer_t;
 
 /* Looks up every tensor of a layer and checks names, shapes and types against the checkpoint's own config.
  * @param layer            as in purr_checkpoint_create_config.
  * @param rank, num_ranks  whose experts.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, UNSUPPORTED, OUT_OF_HOST_MEMORY, FORKED.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, UNSUPPORTED, IO, OUT_OF_HOST_MEMORY, FORKED.
  * Since 0.1. */
 PURR_API purr_status_t purr_checkpoint_load_layer(const purr_checkpoint_t *checkpoint, int64_t layer, int32_t rank,
                                                   int32_t num_ranks, purr_checkpoint_layer_t **out_layer,
@@ -755,11 +770,11 @@ PURR_API purr_status_t purr_checkpoint_load_layer(const purr_checkpoint_t *check
 PURR_API purr_status_t purr_checkpoint_layer_get_weights(const purr_checkpoint_layer_t *layer,
                                                          purr_weights_desc_t *out_weights, purr_error_t *err);
 
-/* The layer's router.
+/* The layer's router. CHECKPOINT when the checkpoint lacks its tensors, which a layer can be loaded without.
  * @param out_router  set its struct_size first.
- * @param out_weight  [E, H]; set its struct_size first.
- * @param out_bias    [E] score correction bias used for choosing only; num_dims = 0 where there is none.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, FORKED. Since 0.1. */
+ * @param out_weight  [E, H] FP32, host; valid as long as the layer handle. Set its struct_size first.
+ * @param out_bias    [E] FP32 score correction bias used for choosing only; num_dims = 0 where there is none.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, IO, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_checkpoint_layer_get_router(const purr_checkpoint_layer_t *layer,
                                                         purr_router_desc_t *out_router, purr_tensor_t *out_weight,
                                                         purr_tensor_t *out_bias, purr_error_t *err);
