@@ -63,11 +63,13 @@ static purr_status_t fail_as_parser(const reader_t *r, purr_error_t *err) {
   char sentence[256];
   if (p->error == YAML_MEMORY_ERROR) return purr__fail_memory(err, "the YAML parser", r->num_bytes);
   if (p->error == YAML_READER_ERROR) {
-    snprintf(sentence, sizeof sentence, "not UTF-8 text: %s (0x%02x)", problem, (unsigned)p->problem_value);
+    snprintf(sentence, sizeof sentence, "not plain UTF-8 text: %s (0x%02x)", problem, (unsigned)p->problem_value);
     return fail_at_byte(r, p->problem_offset, err, sentence);
   }
   if (is_tab_at(r, p->problem_mark))
     return FAIL_AT_MARK(r, p->problem_mark, err, "found a tab; YAML is indented with spaces only");
+  if (strcmp(problem, "could not find expected ':'") == 0)
+    return FAIL_AT_MARK(r, p->context_mark, err, "found no ':'; a layer is written as lines of 'key: value'");
   if (p->context == NULL) return FAIL_AT_MARK(r, p->problem_mark, err, "not valid YAML: %s", problem);
   return FAIL_AT_MARK(r, p->problem_mark, err, "not valid YAML: %s, %s that begins on line %d", problem, p->context,
                       line_of(p->context_mark));
