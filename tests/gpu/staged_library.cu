@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The staged forward of one rank as a library, for bench_staged.py: dense tensors, memory of its own for the rest. */
+#include <new>
+
+#include "staged.cuh"
+
+namespace {
+
+template <typename T>
+T *allocate(int64_t count) {
+  void *memory = nullptr;
+  return cudaMalloc(&memory, (size_t)(count > 0 ? count : 1) * sizeof(T)) == cudaSuccess ? static_cast<T *>(memory)
+                                                                                           : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+/* x [T, H], gate_up [E, 2I, H], down [E, H, I], shared_gate_up [2S, H], shared_down [H, S], out [T, H] BF16; ids int64 and
+ * weights fp32 [T, K]. */
+void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64_t S, const void *x, const void *ids,
+                    const void *weights, char *gate_up, const void *down, char *shared_gate_up, const void *shared_down,
+                    void *out) {
+  staged::Layer *l = new (std::nothrow) staged::Layer();
+  if (l == nullptr) return nullptr;
+  const int64_t rows = staged::max_rows(T, K, E, 1);
+  l->num_tokens = l->max_tokens = T;
+  l->hidden = H;
+  l->intermediate = I;
+  l->shared_intermediate = S;
+  l->num_experts = (int)E;
+  l->top_k = (int)K;
+  l->num_ranks = 1;
+  cudaDeviceGetAttribute(&l->num_sms, cudaDevAttrMultiProcessorCount, 0);
+  l->ids = {ids, nullptr, T, K, 1, 1, 0};
+  l->topk_weights = static_cast<const float *>(weights);
+  l->weights_row_stride = K;
+  l->weights_column_stride = 1;
+  l->x = {const_cast<void *>(x), nullptr, H, 0, 0};
+  l->y = {allocate<uint16_t>(T * K * H), nullptr, H, 0, 0};
+  l->gate = {gate_up, nullptr, 2 * I * H, H};
+  l->up = {gate_up + I * H * 2, nullptr, 2 * I * H, H};
+  l->down = {down, nullptr, H * I, I};
+  if (S > 0) {
+    l->shared_gate = {shared_gate_up, nullptr, 0, H};
+    l->shared_up = {shared_gate_up + S * H * 2, nullptr, 0, H};
+    l->shared_down = {shared_down, nullptr, 0, S};
+    l->shared_a = allocate<uint16_t>(T * S);
+    l->shared_out = allocate<uint16_t>(T * H);
+  }
+  l->out = out;
+  l->out_row_stride = H;
+  l->table.header = allocate<purr__device_table_header_t>(1);
+  l->table.expert_count = allocate<int32_t>(E);
+  l->table.expert_begin = allocate<int32_t>(E + 1);
+  l->table.tile_begin = allocate<int32_t>(E + 1);
+  l->table.row_rank = allocate<int32_t>(rows);
+  l->table.row_slot = allocate<int32_t>(rows);
+  const int chunks = purr__schedule_chunks(T * K, 1);
+  l->chunk_count = allocate<int32_t>(chunks * E);
+  l->chunk_bad = allocate<int32_t>(chunks);
+  l->status = allocate<purr__device_status_t>(1);
+  l->a = allocate<uint16_t>(rows * I);
+  return l;
+}
+
+/* Returns the number of launches, or minus the CUDA error. */
+int staged_run(void *layer, void *stream, int use_wgmma, int stages) {
+  staged::Layer *l = static_cast<staged::Layer *>(layer);
+  l->use_wgmma = use_wgmma;
+  l->stages = stages;
+  int num_launches = 0;
+  cudaError_t error = staged::forward(*l, static_cast<cudaStream_t>(stream), &num_launches);
+  return error == cudaSuccess ? num_launches : -(int)error;
+}
+
+void staged_destroy(void *layer) {
+  staged::Layer *l = static_cast<staged::Layer *>(layer);
+  for (void *p : {(void *)l->y.data, l->shared_a, l->shared_out, (void *)l->table.header, (void *)l->table.expert_count,
+                  (void *)l->table.expert_begin, (void *)l->table.tile_begin, (void *)l->table.row_rank,
+                  (void *)l->table.row_slot, (void *)l->chunk_count, (void *)l->chunk_bad, (void *)l->status, l->a})
+    cudaFree(p);
+  delete l;
+}
+}
