@@ -56,9 +56,9 @@ bool purr__table_next_run(const purr__table_t *table, int64_t end, int64_t *row,
   for (; *expert < num_experts && *row < end; ++*expert) {
     int64_t used_begin = table->expert_begin[*expert];
     int64_t used_end = used_begin + table->expert_count[*expert];
-    if (used_end <= *row) continue;
+    if (used_end <= *row || used_begin == used_end) continue;
     int64_t run_begin = purr__max(*row, used_begin), run_end = purr__min(end, used_end);
-    if (run_begin >= run_end) return false;
+    if (run_begin >= end) return false;
     *out_run = (purr__run_t){*expert, run_begin, run_end, run_begin == used_begin, run_end == used_end};
     *row = run_end;
     return true;
