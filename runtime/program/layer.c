@@ -165,7 +165,7 @@ static int make_plan(layer_t *layer, const layer_options_t *options) {
   int64_t tokens_per_rank = (layer->num_tokens + layer->num_ranks - 1) / layer->num_ranks;
   if (layer->limits_tokens && tokens_per_rank > layer->shape.max_tokens)
     return fail(layer->command, "take fewer --tokens or more --ranks, or raise max_tokens in the config",
-                "%lld tokens on %lld ranks are %lld a rank, the config allows max_tokens: %lld",
+                "%lld tokens with R = %lld are %lld a rank, the config allows max_tokens: %lld",
                 (long long)layer->num_tokens, (long long)layer->num_ranks, (long long)tokens_per_rank,
                 (long long)layer->shape.max_tokens);
   desc.num_ranks = (int32_t)layer->num_ranks;
@@ -191,11 +191,12 @@ int layer_allocate(layer_t *layer, const layer_options_t *options, int64_t num_t
   uint64_t needed = allocation.bytes + (uint64_t)layer->num_ranks * rank_bytes, available = available_memory();
   const char *next =
       layer->checkpoint == NULL
-          ? "take fewer --tokens or a smaller config, or one layer of a smaller model with --checkpoint and --layer"
-          : "take fewer --tokens, or a --layer of a smaller checkpoint";
+          ? "take fewer --tokens or a smaller config (configs/bench holds slices of large models), or --checkpoint DIR "
+            "--layer N: a checkpoint's weights are mapped, not copied"
+          : "take fewer --tokens or a --layer of a smaller checkpoint";
   if (available != 0 && needed > available)
-    return fail(layer->command, next, "this layer with %lld tokens on %lld ranks needs %s, %s are available",
-                (long long)num_tokens, (long long)layer->num_ranks, BYTES_TEXT(needed), BYTES_TEXT(available));
+    return fail(layer->command, next, "this layer needs %s with %lld tokens and R = %lld, %s are available",
+                BYTES_TEXT(needed), (long long)num_tokens, (long long)layer->num_ranks, BYTES_TEXT(available));
 
   allocation = (allocation_t){.layer = layer};
   add_arrays(&allocation, backward);

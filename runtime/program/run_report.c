@@ -92,9 +92,14 @@ static void print_tokens_per_expert(const run_t *run) {
   table_print(&table, stdout);
 }
 
-static void add_pass_cells(table_t *table, const pass_t *pass, uint64_t ns) {
-  table_add(table, "%s", TIME_TEXT(1e-9 * (double)ns));
-  table_add(table, "%.0f %%", pass->median.total_ns ? 100.0 * (double)ns / (double)pass->median.total_ns : 0.0);
+/* A time, and its share of the pass where it is a part of it. */
+static void add_time_cells(table_t *table, const pass_t *pass, uint64_t ns, bool is_part) {
+  double share = is_part && pass->median.total_ns > 0 ? 100.0 * (double)ns / (double)pass->median.total_ns : -1.0;
+  table_add(table, "%s", ns > 0 ? TIME_TEXT(1e-9 * (double)ns) : "-");
+  if (ns > 0 && share >= 0.0)
+    table_add(table, "%.0f %%", share);
+  else
+    table_add(table, "%s", "");
 }
 
 static void print_times(const run_t *run) {
@@ -111,10 +116,10 @@ static void print_times(const run_t *run) {
   for (int phase = 0; phase < PURR_NUM_PHASES && purr_phase_name(phase) != NULL; phase++) {
     if (passes[0]->median.phase_ns[phase] == 0 && passes[1]->median.phase_ns[phase] == 0) continue;
     table_add(&table, "%s", purr_phase_name(phase));
-    for (int i = 0; i < num_passes; i++) add_pass_cells(&table, passes[i], passes[i]->median.phase_ns[phase]);
+    for (int i = 0; i < num_passes; i++) add_time_cells(&table, passes[i], passes[i]->median.phase_ns[phase], true);
   }
   table_add(&table, "total");
-  for (int i = 0; i < num_passes; i++) add_pass_cells(&table, passes[i], passes[i]->median.total_ns);
+  for (int i = 0; i < num_passes; i++) add_time_cells(&table, passes[i], passes[i]->median.total_ns, true);
   table_add(&table, "TFLOP/s");
   for (int i = 0; i < num_passes; i++) {
     table_add(&table, "%.4g", tflops(passes[i]));
@@ -122,9 +127,10 @@ static void print_times(const run_t *run) {
   }
   if (num_repeats > 1) {
     table_add(&table, "fastest");
-    for (int i = 0; i < num_passes; i++) add_pass_cells(&table, passes[i], passes[i]->infos[0].total_ns);
+    for (int i = 0; i < num_passes; i++) add_time_cells(&table, passes[i], passes[i]->infos[0].total_ns, false);
     table_add(&table, "slowest");
-    for (int i = 0; i < num_passes; i++) add_pass_cells(&table, passes[i], passes[i]->infos[num_repeats - 1].total_ns);
+    for (int i = 0; i < num_passes; i++)
+      add_time_cells(&table, passes[i], passes[i]->infos[num_repeats - 1].total_ns, false);
   }
   table_print(&table, stdout);
 }
@@ -207,6 +213,7 @@ void run_write_json(const run_t *run) {
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);
   json_int(&json, "num_ranks", layer->num_ranks);
+  json_int(&json, "num_threads", options->layer.num_threads); /* 0 = the library's default */
   json_int(&json, "seed", options->seed);
   json_int(&json, "num_repeats", options->num_repeats);
   json_begin(&json, "layer", '{');

@@ -45,16 +45,22 @@ void table_print(table_t *table, FILE *file) {
     int width = shown_width(table->cells[i] ? table->cells[i] : "");
     if (width > widths[i % num_columns]) widths[i % num_columns] = width;
   }
+  int num_spaces = 0; /* owed before the next text; never printed at the end of a line */
   for (int64_t i = 0; i < table->num_cells; i++) {
     const char *cell = table->cells[i] ? table->cells[i] : "";
     int64_t column = i % num_columns;
-    bool is_last = column == num_columns - 1;
     int padding = widths[column] - shown_width(cell);
-    if (table->alignment[column] == 'r')
-      fprintf(file, "  %*s%s", padding, "", cell);
-    else
-      fprintf(file, "  %s%*s", cell, is_last ? 0 : padding, "");
-    if (is_last) fprintf(file, "\n");
+    bool is_right = table->alignment[column] == 'r';
+    num_spaces += 2 + (is_right ? padding : 0);
+    if (*cell != '\0') {
+      fprintf(file, "%*s%s", num_spaces, "", cell);
+      num_spaces = 0;
+    }
+    if (!is_right) num_spaces += padding;
+    if (column == num_columns - 1) {
+      fprintf(file, "\n");
+      num_spaces = 0;
+    }
     free(table->cells[i]);
   }
   free(table->cells);
