@@ -253,6 +253,13 @@ PURR_API purr_status_t purr_config_get_layer(const purr_config_t *config, purr_l
 PURR_API purr_status_t purr_config_write(const purr_config_t *config, char *buffer, uint64_t capacity,
                                          uint64_t *out_length, purr_error_t *err);
 
+/* The config as text: what purr_config_write writes, or a JSON object with the same keys and words.
+ * @param format                        PURR_FORMAT_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_config_describe(const purr_config_t *config, int32_t format, char *buffer,
+                                            uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
 /* Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_config_destroy(purr_config_t *config);
 

@@ -1,4 +1,4 @@
-/* The config object: made from a file, from text or from numbers, and written back as text. */
+/* The config object: made from a file, from text or from numbers. */
 #include "config/config.h"
 
 #include <errno.h>
@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/number.h"
 #include "config/yaml.h"
 
 /* ---- making one ---- */
@@ -114,45 +113,4 @@ purr_status_t purr_config_get_layer(const purr_config_t *config, purr_layer_desc
   purr_status_t status = purr__check(config, PURR__CONFIG, err);
   if (status != PURR_STATUS_OK) return status;
   return purr__write_struct(out_layer, &config->layer, sizeof config->layer, "out_layer", err);
-}
-
-static void write_number(purr__text_t *text, const purr__key_t *key, int64_t value) {
-  static const char *const units[] = {"", "KiB", "MiB", "GiB"};
-  for (int i = 0; i < 4 && key->words[i].word != NULL; i++)
-    if (key->words[i].value == value) {
-      purr__text_add(text, "%s", key->words[i].word);
-      return;
-    }
-  int unit = 0;
-  while (key->kind == PURR__KEY_BYTES && unit < 3 && value % 1024 == 0) {
-    value /= 1024;
-    unit++;
-  }
-  purr__text_add(text, "%lld%s", (long long)value, units[unit]);
-}
-
-static void write_key(purr__text_t *text, const purr_config_t *config, const purr__key_t *key) {
-  uint64_t line_begin = text->length;
-  purr__text_add(text, "%s%s:", key->block < 0 ? "" : "  ", key->name);
-  if (key->kind != PURR__KEY_BLOCK) purr__text_add(text, " ");
-  if (key->kind == PURR__KEY_TEXT)
-    purr__text_add_json_string(text, config->name); /* which is YAML too */
-  else if (key->kind == PURR__KEY_REAL)
-    purr__text_add_fp32(text, config->layer.swiglu_limit);
-  else if (key->kind != PURR__KEY_BLOCK)
-    write_number(text, key, purr__key_get(key, &config->layer));
-  int width = (int)(text->length - line_begin);
-  purr__text_add(text, "%*s  # %s\n", width < 32 ? 32 - width : 0, "", key->meaning);
-}
-
-purr_status_t purr_config_write(const purr_config_t *config, char *buffer, uint64_t capacity, uint64_t *out_length,
-                                purr_error_t *err) {
-  purr_status_t status = purr__check(config, PURR__CONFIG, err);
-  if (status != PURR_STATUS_OK) return status;
-  purr__text_t text = {.context = config->object.context};
-  for (int i = 0; i < PURR__NUM_KEYS; i++) {
-    bool is_shared = i == PURR__KEY_SHARED_EXPERT || purr__keys[i].block == PURR__KEY_SHARED_EXPERT;
-    if (!is_shared || config->layer.shared_intermediate_size > 0) write_key(&text, config, &purr__keys[i]);
-  }
-  return purr__text_deliver(&text, buffer, capacity, out_length, err);
 }

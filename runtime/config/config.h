@@ -37,4 +37,7 @@ purr_status_t purr__layer_check_at(const purr_layer_desc_t *layer, const purr__p
 purr_status_t purr__layer_parse(const char *text, uint64_t num_bytes, const char *source, purr_layer_desc_t *out_layer,
                                 char out_name[64], purr__places_t *out_places, purr_error_t *err);
 
+/* The layer as a JSON object of its keys, in the words of the YAML. `indent` is that of the line it begins on. */
+void purr__layer_add_json(purr__text_t *text, const char *name, const purr_layer_desc_t *layer, int indent);
+
 #endif
