@@ -79,6 +79,12 @@ int options_parse(const help_t *help, const option_t *options, int argc, char **
 extern const char *const backend_names[];
 extern const char *const precision_names[];
 
+/* ---- descriptions (plan.c) ----
+ * Prints what one of the purr_*_describe functions says, and returns an exit code. */
+typedef purr_status_t (*describe_fn)(const void *object, int32_t format, char *buffer, uint64_t capacity,
+                                     uint64_t *out_length, purr_error_t *err);
+int print_description(const char *command, describe_fn describe, const void *object, bool json);
+
 /* ---- tables and small charts (table.c) ---- */
 typedef struct table {
   const char *alignment; /* a letter for each column: l or r */
