@@ -39,6 +39,9 @@ typedef struct named_tensor {
   const char *name;
   purr_tensor_t tensor;
 } named_tensor_t;
+/* The decoder layer that a safetensors file says it was captured from, in its metadata; -1 where it does not. It is a
+ * default for --layer, nothing more: the library checks the file itself. */
+int64_t captured_layer(const char *path);
 /* Opens a file for write_safetensors before the work whose result it gets; its content is kept until then. */
 FILE *open_output(const char *command, const char *path);
 /* Writes and closes; returns an exit code. */

@@ -29,6 +29,10 @@ static void print_layer(const run_t *run) {
   table_add(&table, "%s%s%s", options->config_path ? options->config_path : "",
             options->config_path && options->layer.checkpoint_path ? ", " : "",
             options->layer.checkpoint_path ? options->layer.checkpoint_path : "");
+  if (layer->layer_idx >= 0) {
+    table_add(&table, "decoder layer");
+    table_add(&table, "%" PRId64, layer->layer_idx);
+  }
   table_add(&table, "routed experts");
   table_add(&table, "%" PRId64 " of hidden %" PRId64 ", intermediate %" PRId64 "; top %" PRId64, shape->num_experts,
             shape->hidden_size, shape->intermediate_size, shape->top_k);
@@ -209,6 +213,10 @@ void run_write_json(const run_t *run) {
   json_text(&json, "version", purr_version_string());
   json_text(&json, "config", options->config_path);
   json_text(&json, "checkpoint", options->layer.checkpoint_path);
+  if (layer->layer_idx >= 0)
+    json_int(&json, "layer_idx", layer->layer_idx);
+  else
+    json_text(&json, "layer_idx", NULL); /* generated, or the checkpoint's first MoE layer */
   json_text(&json, "input", options->input_path);
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);

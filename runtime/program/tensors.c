@@ -122,6 +122,41 @@ uint64_t hash_memory(const void *memory, uint64_t bytes) {
 
 /* ------------------------------------------------------------------------------------------------------ safetensors */
 
+/* The header of a safetensors file, a text of at most 1 MiB; NULL when it cannot be read. */
+static char *read_header(const char *path) {
+  enum { LONGEST = 1 << 20 };
+  unsigned char length_bytes[8];
+  FILE *file = fopen(path, "rb");
+  char *header = NULL;
+  if (file != NULL && fread(length_bytes, 1, 8, file) == 8) {
+    uint64_t length = 0;
+    for (int i = 0; i < 8; i++) length |= (uint64_t)length_bytes[i] << (8 * i);
+    if (length <= LONGEST) header = calloc(1, length + 1);
+    if (header != NULL && fread(header, 1, length, file) != length) header[0] = '\0';
+  }
+  if (file != NULL) fclose(file);
+  return header;
+}
+
+int64_t captured_layer(const char *path) {
+  static const char section[] = "\"__metadata__\"", key[] = "\"layer\"";
+  int64_t layer = -1;
+  char *header = read_header(path);
+  char *at = header != NULL ? strstr(header, section) : NULL;
+  if (at != NULL) {
+    at += strlen(section);
+    at[strcspn(at, "}")] = '\0'; /* its values are texts, so it holds no other braces */
+    at = strstr(at, key);
+  }
+  if (at != NULL) {
+    at += strlen(key);
+    at += strspn(at, " :\"");
+    if (*at >= '0' && *at <= '9') layer = strtoll(at, NULL, 10);
+  }
+  free(header);
+  return layer <= 100000 ? layer : -1;
+}
+
 FILE *open_output(const char *command, const char *path) {
   int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");

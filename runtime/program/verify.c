@@ -13,8 +13,9 @@ static const help_t help = {
         "Runs a layer of a checkpoint on captured inputs and compares what comes out with what was captured.\n"
         "Without CONFIG the layer is derived from the checkpoint.\n"
         "\n"
-        "The capture is a safetensors file. Read are input.x [T, hidden_size], input.topk_ids,\n"
-        "input.topk_weights [T, top_k] and input.d_output [T, hidden_size]. Compared are, where present:\n"
+        "The capture is a safetensors file; its metadata may name the layer, then --layer is not needed.\n"
+        "Read are input.x [T, hidden_size], input.topk_ids, input.topk_weights [T, top_k] and\n"
+        "input.d_output [T, hidden_size]. Compared are, where present:\n"
         "  expect.output, expect.d_x (without the path through the router), expect.d_topk_weights,\n"
         "  expect.grad.experts.gate_up_proj [E, 2I, H] with gate first, expect.grad.experts.down_proj,\n"
         "  expect.grad.experts.3.gate_proj.weight (up_proj, down_proj; w1, w3, w2),\n"
@@ -271,7 +272,9 @@ static int64_t count_failed(const verify_t *verify) {
 static void print_report(const verify_t *verify) {
   const layer_t *layer = &verify->layer;
   const purr_layer_desc_t *shape = &layer->shape;
-  printf("%s against %s\n", verify->options.layer.checkpoint_path, verify->options.capture_path);
+  printf("%s", verify->options.layer.checkpoint_path);
+  if (layer->layer_idx >= 0) printf(", layer %" PRId64 ",", layer->layer_idx);
+  printf(" against %s\n", verify->options.capture_path);
   printf("  %" PRId64 " tokens, hidden %" PRId64 ", %" PRId64 " experts of intermediate %" PRId64 ", top %" PRId64,
          layer->num_tokens, shape->hidden_size, shape->num_experts, shape->intermediate_size, shape->top_k);
   if (shape->shared_intermediate_size > 0) printf(", shared expert of %" PRId64, shape->shared_intermediate_size);
@@ -311,6 +314,10 @@ static void write_json(const verify_t *verify) {
   json_text(&json, "version", purr_version_string());
   json_text(&json, "config", options->config_path);
   json_text(&json, "checkpoint", options->layer.checkpoint_path);
+  if (layer->layer_idx >= 0)
+    json_int(&json, "layer_idx", layer->layer_idx);
+  else
+    json_text(&json, "layer_idx", NULL); /* the first MoE layer */
   json_text(&json, "capture", options->capture_path);
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);
@@ -349,6 +356,7 @@ static int check_layer(verify_t *verify) {
   verify_options_t *options = &verify->options;
   layer_t *layer = &verify->layer;
   int64_t num_tokens = 0;
+  if (options->layer.layer_idx < 0) options->layer.layer_idx = captured_layer(options->capture_path);
   int code = layer_open(layer, "verify", options->config_path, &options->layer);
   if (code == EXIT_GOOD) code = open_capture(verify, &num_tokens);
   if (code == EXIT_GOOD) code = layer_allocate(layer, &options->layer, num_tokens, verify->backward);

@@ -6,6 +6,7 @@
   rows:N              only the first N rows of every input.*, and of expect.output and the like
   f32:NAME            BF16 is widened to F32
   i32:NAME            I64 is narrowed to I32
+  no_metadata         leave the file's metadata away
   split_experts       expect.grad.experts.gate_up_proj and down_proj become one tensor for each expert and matrix
 """
 import json
@@ -55,6 +56,8 @@ def main(source, target, *commands):
         name, _, value = rest.partition("=")
         if verb == "split_experts":
             split_experts(tensors)
+        elif verb == "no_metadata":
+            metadata = None
         elif verb == "rows":
             for n, (dtype, shape, data) in list(tensors.items()):
                 if ".grad." not in n:

@@ -28,6 +28,14 @@ says out "8 of 8 tensors within 0.01"
 says out "grad.shared_experts.down_proj.weight"
 says_not out "FAIL"
 
+# Without --layer the capture says which one it is of; where it does not, the first MoE layer is taken.
+qwen=$SOURCE_DIR/tests/data/qwen3-moe
+run 0 verify --checkpoint "$qwen" --capture "$qwen/capture.safetensors" --json
+json_is 'o["layer_idx"]' 1
+edit "$qwen/capture.safetensors" "$work/c" no_metadata
+run 1 verify --checkpoint "$qwen" --capture "$work/c" --json
+json_is 'o["layer_idx"]' None
+
 # A check that fails: exit code 1, and the table names the tensor.
 verify 1 "$capture" --tolerance 1e-6
 says out "FAIL"
