@@ -8,6 +8,7 @@
 #define PURR_KERNELS_LAYOUT_H
 
 #include <assert.h>
+#include <stdalign.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -86,7 +87,7 @@ static inline int64_t purr__schedule_shared_bytes(int64_t num_local_experts, int
   return num_local_experts * (warps + 3) * (int64_t)sizeof(int32_t);
 }
 
-/* ----------------------------------------------------------------------------------------------------- grouped GEMM */
+/* --------------------------------------------------------------------------------------------------- grouped GEMM */
 
 /* How a GEMM row finds its memory. */
 enum {
@@ -135,7 +136,29 @@ typedef struct purr__gemm_params {
   const purr__device_status_t *status;
 } purr__gemm_params_t;
 
-/* --------------------------------------------------------------------------------------------------------- slot sum */
+/* A CUtensorMap: what the copy engine must know of a matrix. cuTensorMapEncodeTiled makes it, without a device. */
+typedef struct purr__tensor_map {
+  alignas(64) uint64_t opaque[16];
+} purr__tensor_map_t;
+
+/* The maps of one problem. All: BF16, no interleave, 128-byte swizzle, zeros outside, dimensions fastest first.
+ *   b  {k, n, num_experts}, strides {row_stride, expert_stride}, box {64, 128, 1} for gate and up, {64, 256, 1} for
+ * down a  {k, rows}, stride {row_stride}, box {64, 64}; down only: gate-up gathers its rows */
+typedef struct purr__gemm_maps {
+  purr__tensor_map_t a, b[2];
+  const purr__tensor_map_t *b_by_expert[2]; /* device [E_l], one map {k, n, 1} each; or NULL: b */
+} purr__gemm_maps_t;
+
+/* purr_gate_up_wgmma, purr_down_wgmma. */
+typedef struct purr__gemm_tma_params {
+  purr__gemm_maps_t maps[2]; /* of each problem */
+  purr__gemm_params_t gemm;
+} purr__gemm_tma_params_t;
+
+#define PURR__MAP_STAGE_K 64
+#define PURR__MAP_ROWS_A 64
+
+/* ------------------------------------------------------------------------------------------------------- slot sum */
 
 /* purr_slot_sum: out = bf16(shared + sum over k of weight_k * y_k). One block for each token and PURR__SLOT_SUM_COLUMNS
  * columns: a grid of (T, ceil(H / PURR__SLOT_SUM_COLUMNS)). */
@@ -173,6 +196,9 @@ static_assert(sizeof(purr__gemm_t) == 272, "layout");
 static_assert(offsetof(purr__gemm_t, expert_count) == 200, "layout");
 static_assert(offsetof(purr__gemm_t, n) == 256, "layout");
 static_assert(sizeof(purr__gemm_params_t) == 560, "layout");
+static_assert(sizeof(purr__gemm_maps_t) == 448, "layout");
+static_assert(offsetof(purr__gemm_tma_params_t, gemm) == 896, "layout");
+static_assert(sizeof(purr__gemm_tma_params_t) == 1472, "layout");
 static_assert(sizeof(purr__slot_sum_params_t) == 168, "layout");
 static_assert(offsetof(purr__slot_sum_params_t, hidden) == 152, "layout");
 

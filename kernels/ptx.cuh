@@ -7,14 +7,21 @@
 
 #include <stdint.h>
 
+/* The host's pass over a .cu file sees everything. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define PURR_HAS_MBARRIER 1
+#endif
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define PURR_HAS_WGMMA 1
+#endif
+
 namespace ptx {
 
 __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* ---------------------------------------------------------------------------------------- asynchronous copies, sm_80
- */
+/* ------------------------------------------------------------------------------------- asynchronous copies, sm_80 */
 
 /* Copies 16 bytes to shared memory, past L1. With `valid` false nothing is read and zeros are written. */
 __device__ __forceinline__ void cp_async_16_zfill(uint32_t shared, const void *global, bool valid) {
@@ -30,8 +37,7 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/* ------------------------------------------------------------------------------------------- warp matrix math, sm_80
- */
+/* ---------------------------------------------------------------------------------------- warp matrix math, sm_80 */
 
 /* Four 8x8 matrices of 16-bit elements: lane l gives the address of row l mod 8 of matrix l / 8. */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t shared) {
@@ -49,8 +55,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* ----------------------------------------------------------------------------------------------------- math, elements
- */
+/* ------------------------------------------------------------------------------------------------- math, elements */
 
 __device__ __forceinline__ float ex2_approx(float x) {
   float y;
@@ -74,8 +79,7 @@ __device__ __forceinline__ uint32_t pack_bf16x2(float low, float high) {
 __device__ __forceinline__ float low_bf16(uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(uint32_t packed) { return __uint_as_float(packed & 0xFFFF0000u); }
 
-/* ------------------------------------------------------------------------------------------------------ global memory
- */
+/* -------------------------------------------------------------------------------------------------- global memory */
 
 /* 16 bytes that are read once: do not keep them in L1. */
 __device__ __forceinline__ uint4 ld_16_streaming(const void *global) {
@@ -86,13 +90,17 @@ __device__ __forceinline__ uint4 ld_16_streaming(const void *global) {
   return v;
 }
 
+__device__ __forceinline__ void prefetch_l2(const void *global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 __device__ __forceinline__ void st_16(void *global, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
 
-#if __CUDA_ARCH__ >= 900
-/* ------------------------------------------------------------------------------------------------- mbarriers, sm_90 */
+#ifdef PURR_HAS_MBARRIER
+/* ----------------------------------------------------------------------------------------------- mbarriers, sm_90 */
 
 __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
@@ -110,6 +118,42 @@ __device__ __forceinline__ void mbarrier_arrive_release(uint64_t *barrier) {
 /* Arrives once all earlier cp.async of this thread have completed; takes one of the expected arrivals. */
 __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(uint64_t *barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* Arrives, and makes the phase wait for `bytes` more from the copy engine. */
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t *barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+/* One box of a matrix to shared memory; its bytes are counted on the barrier. Coordinates fastest first. */
+__device__ __forceinline__ void tma_load_2d(void *shared, const void *map, uint64_t *barrier, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
+          "r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_3d(void *shared, const void *map, uint64_t *barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_prefetch_map(const void *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Named barrier `id` of `threads` threads: arrive does not wait. */
+__device__ __forceinline__ void barrier_arrive(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void barrier_sync(int id, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* Waits until the phase with this parity has completed. */
@@ -131,8 +175,8 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
 }
 #endif
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* ------------------------------------------------------------------------------------ warpgroup matrix math, sm_90a */
+#ifdef PURR_HAS_WGMMA
+/* ---------------------------------------------------------------------------------- warpgroup matrix math, sm_90a */
 
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {

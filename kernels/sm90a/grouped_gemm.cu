@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The grouped GEMMs of the staged backend for H100 and H200: wgmma m64n256k16, operands copied by a warpgroup of its
- * own. Same roles, parameters and numbering of tiles as staged/grouped_gemm.cu: purr_gate_up_wgmma  a = bf16(silu(g) *
- * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered purr_down_wgmma     y = bf16(a . Wd), rows scattered to
- * the slots they came from
+ * The grouped GEMMs of the staged backend for H100 and H200: wgmma m64n256k16, weights through the copy engine.
+ * Same tiles and numbering as staged/grouped_gemm.cu:
+ *   purr_gate_up_wgmma  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered
+ *   purr_down_wgmma     y = bf16(a . Wd), rows scattered to the slots they came from
  *
  * Persistent blocks, one an SM, of three warpgroups:
- *   loader      registers  72  copies rows of A and B into a ring of stages with cp.async, 16 bytes a thread
- *   consumer 0  registers 216  rows  0 to  63 of the tile: 64 x 256 accumulators, then their way to memory
- *   consumer 1  registers 216  rows 64 to 127
+ *   loader      registers  40  fills a ring of stages: weights with TMA; rows of x with cp.async, 16 bytes a thread,
+ *                              since TMA cannot gather here; rows of a with TMA
+ *   consumer 0  registers 232  rows  0 to  63 of the tile: 64 x 256 accumulators, then their way to memory
+ *   consumer 1  registers 232  rows 64 to 127, kHeadStart stages behind, so that one multiplies while the other writes
  * The loader runs ahead over tile boundaries, so that the next tile arrives while results are written. A consumer
  * without rows in a tile leaves the tensor cores to the other: an expert's last 64 rows cost half a tile. Every output
  * element is one chain over ascending k. */
@@ -17,8 +18,7 @@
 namespace purr {
 namespace {
 
-/* ------------------------------------------------------------------------------------------------------------- types
- */
+/* ---------------------------------------------------------------------------------------------------------- types */
 
 constexpr int kStageK = 64, kStages = 4;
 constexpr int kRowBytes = kStageK * 2; /* of one stage: the width of the 128-byte swizzle */
@@ -26,17 +26,22 @@ constexpr int kThreads = 384;
 constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2;
 constexpr int kConsumerRows = kTileRows / kConsumers;
-constexpr int kLoaderRegisters = 72, kConsumerRegisters = 216;
+constexpr int kLoaderRegisters = 40, kConsumerRegisters = 232;
 static_assert((kLoaderRegisters + kConsumers * kConsumerRegisters) * kWarpgroup <= 64512, "the register file");
+static_assert(kStageK == PURR__MAP_STAGE_K && kConsumerRows == PURR__MAP_ROWS_A, "the boxes of the tensor maps");
+
+constexpr int kHeadStart = 2; /* stages of consumer 0 before consumer 1 begins */
+enum NamedBarrier { kBarrierHeadStart = 1 };
 
 constexpr int kChunks = kStageK / 8;              /* 16-byte chunks of a row in one stage */
-constexpr int kRowsAtOnce = kWarpgroup / kChunks; /* rows that the loader copies together */
-constexpr int kCopiesA = kTileRows / kRowsAtOnce, kCopiesB = kTileWeightRows / kRowsAtOnce; /* of one thread */
+constexpr int kRowsAtOnce = kWarpgroup / kChunks; /* rows that the loader gathers together */
+constexpr int kCopies = kTileRows / kRowsAtOnce;  /* of one thread */
+constexpr int kStageBytesA = kTileRows * kRowBytes, kStageBytesB = kTileWeightRows * kRowBytes;
 
 struct SharedStorage {
-  char a[kStages][kTileRows * kRowBytes];
-  char b[kStages][kTileWeightRows * kRowBytes];
-  uint64_t full[kStages];  /* arrivals: the loader's threads, when their copies into the stage are done */
+  char a[kStages][kStageBytesA];
+  char b[kStages][kStageBytesB];
+  uint64_t full[kStages];  /* arrivals: the copy engine's bytes are announced; gate-up also the gathering threads */
   uint64_t empty[kStages]; /* arrivals: the consumers' warps, when they are done with the stage */
 };
 constexpr int kAlignment = 1024; /* of the swizzle; dynamic shared memory promises less */
@@ -48,9 +53,7 @@ constexpr int table_shared_bytes() {
 #undef PURR_KERNEL
   return 0;
 }
-static_assert(sizeof(SharedStorage) + kAlignment <= table_shared_bytes() &&
-                  sizeof(SharedStorage) + kAlignment + 128 > table_shared_bytes(),
-              "kernels.def has another number");
+static_assert(sizeof(SharedStorage) + kAlignment == table_shared_bytes(), "kernels.def has another number");
 
 /* Which stage comes next, and in which round. */
 struct Ring {
@@ -65,66 +68,57 @@ struct Ring {
   }
 };
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#ifdef PURR_HAS_WGMMA
 
-/* -------------------------------------------------------------------------------------------------------------- roles
- */
+/* ---------------------------------------------------------------------------------------------------------- roles */
 
-/* ROLE loader
+/* The copy engine's part of one stage of B. */
+template <Role kRole>
+__device__ __forceinline__ void load_weights(const purr__gemm_maps_t &maps, SharedStorage *shared, int stage, int k,
+                                             const Tile &tile) {
+  constexpr int kWeights = kRole == Role::kGateUp ? 2 : 1;
+#pragma unroll
+  for (int w = 0; w < kWeights; w++) {
+    const purr__tensor_map_t *by_expert = maps.b_by_expert[w];
+    ptx::tma_load_3d(shared->b[stage] + w * (kStageBytesB / kWeights),
+                     by_expert != nullptr ? by_expert + tile.expert : &maps.b[w], &shared->full[stage], k, tile.column,
+                     by_expert != nullptr ? 0 : tile.expert);
+  }
+}
+
+/* ROLE loader of gate-up: all threads gather A, the first one also starts B.
  * reads     the table, A, B
  * writes    stages
  * waits on  empty
  * signals   full */
-template <Role kRole>
-__device__ __forceinline__ void load_tiles(const purr__gemm_params_t &params, SharedStorage *shared) {
-  const int chunk = threadIdx.x % kChunks, row = threadIdx.x % kWarpgroup / kChunks;
+__device__ __forceinline__ void gather_tiles(const purr__gemm_tma_params_t &params, SharedStorage *shared) {
+  const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const uint32_t to = row * kRowBytes + ((chunk ^ (row & 7)) << 4);
   Ring ring;
   Tile tile;
-  for (int64_t t = blockIdx.x; find_tile<kRole>(params, t, &tile); t += gridDim.x) {
-    const purr__gemm_t &gemm = params.problem[tile.problem];
-
-    /* This thread's chunk of its rows: all of A, the first of each weight. */
-    const char *a[kCopiesA];
+  for (int64_t t = blockIdx.x; find_tile<Role::kGateUp>(params.gemm, t, &tile); t += gridDim.x) {
+    const purr__gemm_t &gemm = params.gemm.problem[tile.problem];
+    const char *a[kCopies]; /* this thread's chunk of its rows; NULL = padding */
 #pragma unroll
-    for (int i = 0; i < kCopiesA; i++) {
+    for (int i = 0; i < kCopies; i++) {
       int r = row + i * kRowsAtOnce;
       a[i] = r < tile.num_rows ? row_address(gemm, gemm.a, tile.row + r) + chunk * 16 : nullptr;
     }
-    constexpr int kWeights = kRole == Role::kGateUp ? 2 : 1;
-    const char *b[kWeights];
-    int64_t b_step[kWeights];
-#pragma unroll
-    for (int w = 0; w < kWeights; w++) {
-      b[w] = weight_address(gemm.b[w], tile.expert) + (tile.column + row) * gemm.b[w].row_stride * 2 + chunk * 16;
-      b_step[w] = gemm.b[w].row_stride * 2 * kRowsAtOnce;
-    }
-    const int b_rows = gemm.n - tile.column - row;
     const bool half = tile.num_rows <= kConsumerRows; /* nobody reads the other rows of A */
 
-    for (int k = chunk * 8; k < gemm.k + chunk * 8; k += kStageK) {
-      const bool inside = k < gemm.k;
+    for (int k = 0; k < gemm.k; k += kStageK) {
       ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
-      const uint32_t to_a = ptx::shared_address(shared->a[ring.stage]) + to;
-      const uint32_t to_b = ptx::shared_address(shared->b[ring.stage]) + to;
-#pragma unroll
-      for (int i = 0; i < kCopiesA; i++) {
-        if (i >= kCopiesA / 2 && half) break;
-        bool valid = inside && a[i] != nullptr;
-        ptx::cp_async_16_zfill(to_a + i * kRowsAtOnce * kRowBytes, valid ? a[i] : b[0], valid);
-        if (a[i] != nullptr) a[i] += kRowBytes;
+      if (threadIdx.x == 0) {
+        ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], kStageBytesB);
+        load_weights<Role::kGateUp>(params.maps[tile.problem], shared, ring.stage, k, tile);
       }
+      const bool inside = k + chunk * 8 < gemm.k;
+      const uint32_t to_a = ptx::shared_address(shared->a[ring.stage]) + to;
 #pragma unroll
-      for (int w = 0; w < kWeights; w++) {
-        const char *from = b[w];
-#pragma unroll
-        for (int i = 0; i < kCopiesB / kWeights; i++) {
-          bool valid = inside && i * kRowsAtOnce < b_rows;
-          ptx::cp_async_16_zfill(to_b + (w * (kCopiesB / kWeights) + i) * kRowsAtOnce * kRowBytes,
-                                 valid ? from : params.problem[tile.problem].b[0].data, valid);
-          from += b_step[w];
-        }
-        b[w] += kRowBytes;
+      for (int i = 0; i < kCopies; i++) {
+        if (i >= kCopies / 2 && half) break;
+        bool valid = inside && a[i] != nullptr;
+        ptx::cp_async_16_zfill(to_a + i * kRowsAtOnce * kRowBytes, valid ? a[i] + k * 2 : gemm.a.data, valid);
       }
       ptx::cp_async_mbarrier_arrive_noinc(&shared->full[ring.stage]);
       ring.advance();
@@ -134,6 +128,33 @@ __device__ __forceinline__ void load_tiles(const purr__gemm_params_t &params, Sh
   ptx::cp_async_wait<0>();
 }
 
+/* ROLE loader of down: one thread; the others of its warp help to find tiles.
+ * reads     the table, A, B
+ * writes    stages
+ * waits on  empty
+ * signals   full */
+__device__ __forceinline__ void load_tiles(const purr__gemm_tma_params_t &params, SharedStorage *shared) {
+  Ring ring;
+  Tile tile;
+  for (int64_t t = blockIdx.x; find_tile<Role::kDown>(params.gemm, t, &tile); t += gridDim.x) {
+    const purr__gemm_t &gemm = params.gemm.problem[tile.problem];
+    const purr__gemm_maps_t &maps = params.maps[tile.problem];
+    const int boxes = tile.num_rows <= kConsumerRows ? 1 : kConsumers; /* of A */
+    for (int k = 0; k < gemm.k; k += kStageK) {
+      if (threadIdx.x == 0) {
+        ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
+        ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], kStageBytesB + boxes * (kStageBytesA / kConsumers));
+        load_weights<Role::kDown>(maps, shared, ring.stage, k, tile);
+        for (int i = 0; i < boxes; i++)
+          ptx::tma_load_2d(shared->a[ring.stage] + i * (kStageBytesA / kConsumers), &maps.a, &shared->full[ring.stage],
+                           k, tile.row + i * kConsumerRows);
+      }
+      ring.advance();
+    }
+    __syncwarp();
+  }
+}
+
 /* ROLE consumer
  * reads     stages
  * writes    rows of C; of g and u where wanted
@@ -141,6 +162,8 @@ __device__ __forceinline__ void load_tiles(const purr__gemm_params_t &params, Sh
  * signals   empty */
 template <Role kRole>
 __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params, SharedStorage *shared, int consumer) {
+  bool owes_start = consumer == 0; /* to consumer 1 */
+  if (consumer == 1) ptx::barrier_sync(kBarrierHeadStart, kConsumers * kWarpgroup);
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
   const int first_row = consumer * kConsumerRows;
   Ring ring;
@@ -166,13 +189,17 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     int previous = 0;
     for (int step = 0; step < num_steps; step++) {
       ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
-      ptx::fence_proxy_async_shared(); /* cp.async wrote it, the tensor cores read it */
+      if (kRole == Role::kGateUp) ptx::fence_proxy_async_shared(); /* cp.async wrote A, the tensor cores read it */
       const uint64_t a = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->a[ring.stage]) + first_row * kRowBytes);
       const uint64_t b = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->b[ring.stage]));
       ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64n256k16_bf16(sum, a + i * 2, b + i * 2, step + i != 0);
       ptx::wgmma_commit();
+      if (owes_start && (step == kHeadStart - 1 || step == num_steps - 1)) {
+        ptx::barrier_arrive(kBarrierHeadStart, kConsumers * kWarpgroup);
+        owes_start = false;
+      }
       if (step > 0) {
         ptx::wgmma_wait<1>();
         if (lane == 0) ptx::mbarrier_arrive_release(&shared->empty[previous]);
@@ -202,21 +229,21 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
           store_down(gemm, target[half], tile.column + block * 32, first);
       }
   }
+  if (owes_start) ptx::barrier_arrive(kBarrierHeadStart, kConsumers * kWarpgroup);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- kernel
- */
+/* --------------------------------------------------------------------------------------------------------- kernel */
 
 template <Role kRole>
-__device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
+__device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &params) {
   extern __shared__ char dynamic_shared[];
   SharedStorage *shared = reinterpret_cast<SharedStorage *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
-  if (params.status->status != 0) return;
+  if (params.gemm.status->status != 0) return;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; s++) {
-      ptx::mbarrier_init(&shared->full[s], kWarpgroup);
+      ptx::mbarrier_init(&shared->full[s], kRole == Role::kGateUp ? kWarpgroup + 1 : 1);
       ptx::mbarrier_init(&shared->empty[s], kConsumers * kWarpgroup / 32);
     }
     ptx::fence_mbarrier_init();
@@ -226,10 +253,13 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<kLoaderRegisters>();
-    load_tiles<kRole>(params, shared);
+    if (kRole == Role::kGateUp)
+      gather_tiles(params, shared);
+    else if (threadIdx.x < 32)
+      load_tiles(params, shared);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters>();
-    multiply_tiles<kRole>(params, shared, warpgroup - 1);
+    multiply_tiles<kRole>(params.gemm, shared, warpgroup - 1);
   }
 }
 
@@ -238,19 +268,19 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
 }  // namespace
 }  // namespace purr
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#ifdef PURR_HAS_WGMMA
 
 /* reads   rows of x, Wg, Wu, the table
  * writes  rows of a; g and u where wanted */
 extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
-    purr_gate_up_wgmma(const __grid_constant__ purr__gemm_params_t params) {
+    purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params) {
   purr::grouped_gemm<purr::Role::kGateUp>(params);
 }
 
 /* reads   rows of a, Wd, the table
  * writes  rows of y */
 extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
-    purr_down_wgmma(const __grid_constant__ purr__gemm_params_t params) {
+    purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params) {
   purr::grouped_gemm<purr::Role::kDown>(params);
 }
 

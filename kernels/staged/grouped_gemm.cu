@@ -13,8 +13,7 @@
 namespace purr {
 namespace {
 
-/* ------------------------------------------------------------------------------------------------------------- types
- */
+/* ---------------------------------------------------------------------------------------------------------- types */
 
 /* Shared memory decides: 163 KiB on sm_80, 99 KiB on sm_86, 89 and 120, 227 KiB elsewhere. */
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
@@ -53,8 +52,7 @@ static_assert(sizeof(SharedStorage) == table_shared_bytes(), "kernels.def has an
 
 __device__ __forceinline__ int swizzle(int row) { return kChunks == 8 ? row & 7 : row >> 1 & 3; }
 
-/* -------------------------------------------------------------------------------------------------------------- roles
- */
+/* ---------------------------------------------------------------------------------------------------------- roles */
 
 /* Copying: this thread's chunk of its rows of A and B.
  * reads A and B, writes stages, signals through its cp.async groups. */
@@ -175,8 +173,7 @@ struct Accumulators {
   }
 };
 
-/* ------------------------------------------------------------------------------------------------------------- kernel
- */
+/* --------------------------------------------------------------------------------------------------------- kernel */
 
 template <Role kRole>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {

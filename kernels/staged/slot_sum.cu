@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kColumns = 8;    /* of a thread: 16 bytes */
-constexpr int kSlotsAhead = 8; /* rows whose loads are in flight together */
+constexpr int kSlotsAhead = 4; /* rows whose loads are in flight together */
 static_assert(kThreads * kColumns == PURR__SLOT_SUM_COLUMNS, "one block covers PURR__SLOT_SUM_COLUMNS columns");
 
 struct Columns {
@@ -61,11 +61,15 @@ __device__ float gate_score(const purr__slot_sum_params_t &params, int64_t token
 
 /* reads   ids, weights of slots that are not dropped, slot rows, the shared expert's row, x and the gate
  * writes  out, score */
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 6)
     purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params) {
-  if (params.status->status != 0) return;
   const int64_t token = blockIdx.x;
   const int column = blockIdx.y * PURR__SLOT_SUM_COLUMNS + threadIdx.x * kColumns;
+  /* The rows' addresses are known before the ids are: start them on their way from memory to L2. */
+  if (column < params.hidden)
+    for (int k = 0; k < min(params.top_k, kSlotsAhead); k++)
+      ptx::prefetch_l2(row_at(params.slots, token * params.top_k + k, params.slots_row_stride) + column * 2);
+  if (params.status->status != 0) return;
 
   float z = 1;
   if (params.shared_gate != nullptr) {

@@ -103,7 +103,7 @@ __device__ __forceinline__ const char *weight_address(const purr__weight_t &weig
                                      : static_cast<const char *>(weight.data) + expert * weight.expert_stride * 2;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- epilogue
+/* ---------------------------------------------------------------------------------------------------- epilogue
  *
  * mma.sync and wgmma leave accumulators alike: in each group of 8 columns, lane q of a quad holds columns 2q and 2q+1
  * of its row. Four groups (32 columns) of one row go to memory together. */

@@ -5,6 +5,8 @@
 #ifndef PURR_TESTS_GPU_STAGED_CUH
 #define PURR_TESTS_GPU_STAGED_CUH
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
 #include <string.h>
@@ -16,8 +18,8 @@ __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_param
 __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params);
 __global__ void purr_gate_up(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_down(const __grid_constant__ purr__gemm_params_t params);
-__global__ void purr_gate_up_wgmma(const __grid_constant__ purr__gemm_params_t params);
-__global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_params_t params);
+__global__ void purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
+__global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params);
 }
 
@@ -57,8 +59,9 @@ struct Layer {
   purr__device_table_t table;
   purr__device_status_t *status;
   int32_t *chunk_count, *chunk_bad;
-  void *a;                     /* bf16 [max rows, I] */
-  void *shared_a, *shared_out; /* bf16 [T, S], [T, H] */
+  purr__tensor_map_t *expert_maps; /* device [3][E_l]: gate, up, down; for weights by pointer with wgmma */
+  void *a;                         /* bf16 [max rows, I] */
+  void *shared_a, *shared_out;     /* bf16 [T, S], [T, H] */
   float *score;
 };
 
@@ -146,16 +149,69 @@ inline purr__gemm_t shared_expert(const Layer &l, bool down) {
   return g;
 }
 
+/* A BF16 matrix for the copy engine; see purr__gemm_maps_t. depth 0: two dimensions. */
+inline cudaError_t make_map(purr__tensor_map_t *map, const void *data, int64_t k, int64_t rows, int64_t depth,
+                            int64_t row_stride, int64_t depth_stride, int box_rows) {
+  static PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
+  if (encode == nullptr) {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    if (error != cudaSuccess || found == nullptr) return error != cudaSuccess ? error : cudaErrorNotSupported;
+    encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
+  }
+  const cuuint64_t size[3] = {(cuuint64_t)k, (cuuint64_t)rows, (cuuint64_t)depth};
+  const cuuint64_t stride[2] = {(cuuint64_t)row_stride * 2, (cuuint64_t)depth_stride * 2};
+  const cuuint32_t box[3] = {PURR__MAP_STAGE_K, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
+  CUresult result =
+      encode(reinterpret_cast<CUtensorMap *>(map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, depth > 0 ? 3 : 2,
+             const_cast<void *>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, bool down, int64_t a_rows,
+                             const purr__tensor_map_t *const *by_expert) {
+  cudaError_t error = cudaSuccess;
+  for (int w = 0; w < (down ? 1 : 2) && error == cudaSuccess; w++) {
+    maps->b_by_expert[w] = by_expert[w];
+    const int64_t expert_stride = g.b[w].expert_stride > 0 ? g.b[w].expert_stride : g.n * g.b[w].row_stride;
+    if (by_expert[w] == nullptr)
+      error = make_map(&maps->b[w], g.b[w].data, g.k, g.n, g.num_experts, g.b[w].row_stride, expert_stride,
+                       down ? 256 : 128);
+  }
+  if (down && error == cudaSuccess && a_rows > 0)
+    error = make_map(&maps->a, g.a.data, g.k, a_rows, 0, g.a.row_stride, 0, PURR__MAP_ROWS_A);
+  return error;
+}
+
 inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_params_t &params, cudaStream_t stream) {
   int device = 0, major = 0, minor = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   const int arch = major * 10 + minor;
-  if (l.use_wgmma)
-    return down ? launch(purr_down_wgmma, l.num_sms, 384, kernel_shared_bytes("purr_down_wgmma", arch), params, stream)
-                : launch(purr_gate_up_wgmma, l.num_sms, 384, kernel_shared_bytes("purr_gate_up_wgmma", arch), params,
+  if (l.use_wgmma) {
+    purr__gemm_tma_params_t tma = {};
+    tma.gemm = params;
+    for (int p = 0; p < params.num_problems; p++) {
+      const purr__gemm_t &g = params.problem[p];
+      const bool is_routed = g.tile_begin != nullptr;
+      const int El = g.num_experts;
+      const purr__tensor_map_t *by_expert[2] = {};
+      if (is_routed && g.b[0].by_expert != nullptr) {
+        by_expert[0] = l.expert_maps + (down ? 2 * El : 0);
+        by_expert[1] = l.expert_maps + El;
+      }
+      const int64_t a_rows = is_routed ? max_rows(l.max_tokens, l.top_k, l.num_experts, l.num_ranks) : g.num_rows;
+      cudaError_t error = make_maps(&tma.maps[p], g, down, a_rows, by_expert);
+      if (error != cudaSuccess) return error;
+    }
+    return down ? launch(purr_down_wgmma, l.num_sms, 384, kernel_shared_bytes("purr_down_wgmma", arch), tma, stream)
+                : launch(purr_gate_up_wgmma, l.num_sms, 384, kernel_shared_bytes("purr_gate_up_wgmma", arch), tma,
                          stream);
+  }
   return down ? launch(purr_down, l.num_sms, 256, kernel_shared_bytes("purr_down", arch), params, stream)
               : launch(purr_gate_up, l.num_sms, 256, kernel_shared_bytes("purr_gate_up", arch), params, stream);
 }

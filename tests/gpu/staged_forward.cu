@@ -231,7 +231,7 @@ struct Case {
   std::vector<int64_t> ids;
   std::vector<float> weights;
   Buffer d_ids, d_weights, x, gate, up, down, shared_gate, shared_up, shared_down, expert_gate, out;
-  Buffer a, y, shared_a, shared_out, score, saved_gate, saved_up, table, chunks, status, pointers[3];
+  Buffer a, y, shared_a, shared_out, score, saved_gate, saved_up, table, chunks, status, pointers[3], maps;
   int64_t x_stride, out_stride, id_stride, id_first;
   int num_launches = 0;
 
@@ -302,6 +302,16 @@ struct Case {
           at[(size_t)e] = static_cast<const char *>(weight[w]->data) + e * weight[w]->expert_stride * 2;
         pointers[w] = Buffer((size_t)El * 8);
         pointers[w].upload(at);
+        if (maps.base == nullptr) {
+          maps = Buffer((size_t)(3 * El) * sizeof(purr__tensor_map_t));
+          l.expert_maps = reinterpret_cast<purr__tensor_map_t *>(maps.data());
+        }
+        std::vector<purr__tensor_map_t> map((size_t)El);
+        const int64_t n = w == 2 ? s.H : s.I, k = w == 2 ? s.I : s.H;
+        for (int64_t e = 0; e < El; e++)
+          CUDA(staged::make_map(&map[(size_t)e], at[(size_t)e], k, n, 1, weight[w]->row_stride,
+                                n * weight[w]->row_stride, w == 2 ? 256 : 128));
+        CUDA(cudaMemcpy(l.expert_maps + w * El, map.data(), map.size() * sizeof map[0], cudaMemcpyHostToDevice));
         weight[w]->by_expert = reinterpret_cast<const void *const *>(pointers[w].data());
         weight[w]->data = nullptr;
       }
@@ -755,7 +765,7 @@ void test_ranks(int num_ranks, int wgmma) {
   std::vector<std::unique_ptr<Case>> ranks;
   std::vector<std::vector<int64_t>> all_ids;
   std::vector<int64_t> num_tokens;
-  for (int r = 0; r < num_ranks; r++) num_tokens.push_back(r == 1 ? 0 : s.T - 31 * r);
+  for (int r = 0; r < num_ranks; r++) num_tokens.push_back(r == 1 ? 0 : s.T - 23 * r);
   for (int r = 0; r < num_ranks; r++) {
     Shape mine = s;
     mine.T = num_tokens[(size_t)r];

@@ -11,15 +11,15 @@ template <typename T>
 T *allocate(int64_t count) {
   void *memory = nullptr;
   return cudaMalloc(&memory, (size_t)(count > 0 ? count : 1) * sizeof(T)) == cudaSuccess ? static_cast<T *>(memory)
-                                                                                           : nullptr;
+                                                                                         : nullptr;
 }
 
 }  // namespace
 
 extern "C" {
 
-/* x [T, H], gate_up [E, 2I, H], down [E, H, I], shared_gate_up [2S, H], shared_down [H, S], out [T, H] BF16; ids int64 and
- * weights fp32 [T, K]. */
+/* x [T, H], gate_up [E, 2I, H], down [E, H, I], shared_gate_up [2S, H], shared_down [H, S], out [T, H] BF16; ids int64
+ * and weights fp32 [T, K]. */
 void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64_t S, const void *x, const void *ids,
                     const void *weights, char *gate_up, const void *down, char *shared_gate_up, const void *shared_down,
                     void *out) {
