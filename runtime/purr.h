@@ -65,7 +65,10 @@ typedef struct purr_error {
   int32_t column;       /* column there, from 1; 0 if none */
   char message[512];    /* UTF-8, always terminated, never ends in a newline */
 } purr_error_t;
-#define PURR_ERROR_INIT {sizeof(purr_error_t), 0, 0, -1, 0, 0, {0}}
+#define PURR_ERROR_INIT                         \
+  {                                             \
+    sizeof(purr_error_t), 0, 0, -1, 0, 0, { 0 } \
+  }
 
 /* Version of the loaded library, as PURR_VERSION.  Threads: any. Collective: no. Since 0.1. */
 PURR_API uint32_t purr_version(void);
@@ -132,10 +135,10 @@ typedef struct purr_allocator {
   void *user;
 } purr_allocator_t;
 
-/* Device memory for what the library allocates on a GPU: workspaces, saved activations, symmetric memory. Both functions
- * may be called from any thread at once; the primary context of `device` is current then. Memory must be usable on every
- * stream at once; it is given back only when no call uses it any more. `allocate` returns an address at a multiple of
- * `alignment` (a power of two, at most 512) or NULL. */
+/* Device memory for what the library allocates on a GPU: workspaces, saved activations, symmetric memory. Both
+ * functions may be called from any thread at once; the primary context of `device` is current then. Memory must be
+ * usable on every stream at once; it is given back only when no call uses it any more. `allocate` returns an address at
+ * a multiple of `alignment` (a power of two, at most 512) or NULL. */
 typedef struct purr_device_allocator {
   uint32_t struct_size;
   uint32_t reserved;
@@ -149,15 +152,16 @@ typedef void (*purr_log_fn)(void *user, int32_t level, const char *message);
 
 typedef struct purr_context_desc {
   uint32_t struct_size;
-  uint32_t num_threads;                  /* threads of the host backend; 0 = PURR_NUM_THREADS, else the CPUs available */
+  uint32_t num_threads; /* threads of the host backend; 0 = PURR_NUM_THREADS, else the CPUs available */
   const purr_allocator_t *host_allocator; /* NULL = malloc and free */
-  purr_log_fn log;                       /* NULL = no log */
+  purr_log_fn log;                        /* NULL = no log */
   void *log_user;
   int32_t log_level; /* the most detailed level delivered; 0 = PURR_LOG_WARNING */
   int32_t reserved;
   const purr_device_allocator_t *device_allocator; /* NULL = the driver's own */
 } purr_context_desc_t;
-#define PURR_CONTEXT_DESC_INIT {sizeof(purr_context_desc_t), 0, NULL, NULL, NULL, 0, 0, NULL}
+#define PURR_CONTEXT_DESC_INIT \
+  { sizeof(purr_context_desc_t), 0, NULL, NULL, NULL, 0, 0, NULL }
 
 /* Totals since the context was created. */
 typedef struct purr_counters {
@@ -165,8 +169,8 @@ typedef struct purr_counters {
   uint32_t reserved;
   uint64_t num_forward_calls;
   uint64_t num_backward_calls;
-  uint64_t num_rows;      /* rows computed by routed experts, both passes */
-  uint64_t num_timeouts;  /* waits for a peer that ran out */
+  uint64_t num_rows;       /* rows computed by routed experts, both passes */
+  uint64_t num_timeouts;   /* waits for a peer that ran out */
   uint64_t num_bad_routes; /* calls refused for an expert id out of range */
   uint64_t dispatch_bytes; /* bytes pulled from peers and from this rank's own tokens */
   uint64_t combine_bytes;  /* bytes pushed home */
@@ -201,24 +205,29 @@ typedef struct purr_config purr_config_t;
 /* The layer, as numbers. The YAML keys have the same names; configs/schema.yaml documents each. */
 typedef struct purr_layer_desc {
   uint32_t struct_size;
-  int32_t precision;                /* PURR_PRECISION_* */
-  int64_t hidden_size;              /* H */
-  int64_t intermediate_size;        /* I */
-  int64_t num_experts;              /* E, over all ranks */
-  int64_t top_k;                    /* K */
-  int64_t max_tokens;               /* largest T of a rank; 0 = 4096 */
-  int64_t shared_intermediate_size; /* S; 0 = no shared expert */
-  int32_t shared_gate;              /* PURR_SHARED_GATE_* */
-  int32_t backend;                  /* PURR_BACKEND_* */
-  float swiglu_limit;               /* 0 = no clamp */
-  int32_t num_ranks;                /* R; 0 = 1 */
-  int64_t minibatch_rows;           /* rows of one minibatch, a multiple of 64; 0 = chosen by the plan */
-  int64_t macrobatch_rows;          /* rows of the ring, a multiple of 64, at least two minibatches; 0 = chosen */
-  int64_t num_comm_sms;             /* SMs that communicate when R > 1; 0 = chosen */
-  int64_t activation_memory;        /* bytes kept for backward; 0 = all that can be needed, -1 = keep nothing */
-  int64_t timeout_ms;               /* longest wait for a peer; 0 = 600000 */
+  int32_t precision;                    /* PURR_PRECISION_* */
+  int64_t hidden_size;                  /* H */
+  int64_t intermediate_size;            /* I */
+  int64_t num_experts;                  /* E, over all ranks */
+  int64_t top_k;                        /* K */
+  int64_t max_tokens;                   /* largest T of a rank; 0 = 4096 */
+  int64_t shared_intermediate_size;     /* S; 0 = no shared expert */
+  int32_t shared_gate;                  /* PURR_SHARED_GATE_* */
+  int32_t backend;                      /* PURR_BACKEND_* */
+  float swiglu_limit;                   /* 0 = no clamp */
+  int32_t num_ranks;                    /* R; 0 = 1 */
+  int64_t minibatch_rows;               /* rows of one minibatch, a multiple of 64; 0 = chosen by the plan */
+  int64_t macrobatch_rows;              /* rows of the ring, a multiple of 64, at least two minibatches; 0 = chosen */
+  int64_t num_comm_sms;                 /* SMs that communicate when R > 1; 0 = chosen */
+  int64_t activation_memory;            /* bytes kept for backward; 0 = all that can be needed, -1 = keep nothing */
+  int64_t timeout_ms;                   /* longest wait for a peer; 0 = 600000 */
+  int32_t mxfp8_scale_rule;             /* PURR_SCALE_RULE_* */
+  int32_t mxfp8_activation_granularity; /* PURR_GRANULARITY_1X32 or _1X128: of x, a, dO, dG and dU along their rows */
+  int32_t mxfp8_weight_granularity;     /* PURR_GRANULARITY_*; a square one serves both passes with the same bytes */
+  int32_t reserved;
 } purr_layer_desc_t;
-#define PURR_LAYER_DESC_INIT {sizeof(purr_layer_desc_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0, 0, 0}
+#define PURR_LAYER_DESC_INIT \
+  { sizeof(purr_layer_desc_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Reads a YAML layer config, strictly: anything unknown, repeated, of a wrong type or out of range is an error with
  * file:line:column, what was found, what is allowed and the nearest known key.
@@ -249,14 +258,16 @@ PURR_API purr_status_t purr_config_get_layer(const purr_config_t *config, purr_l
 /* Writes the config as YAML that purr_config_parse accepts and that gives the same layer.
  * @param buffer, capacity  host memory for the text and its final NUL; NULL and 0 to ask for the length alone.
  * @param out_length        length of the text without the NUL; written also with BUFFER_TOO_SMALL.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_config_write(const purr_config_t *config, char *buffer, uint64_t capacity,
                                          uint64_t *out_length, purr_error_t *err);
 
 /* The config as text: what purr_config_write writes, or a JSON object with the same keys and words.
  * @param format                        PURR_FORMAT_*
  * @param buffer, capacity, out_length  as in purr_config_write.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_config_describe(const purr_config_t *config, int32_t format, char *buffer,
                                             uint64_t capacity, uint64_t *out_length, purr_error_t *err);
 
@@ -265,8 +276,8 @@ PURR_API void purr_config_destroy(purr_config_t *config);
 
 /* --------------------------------------------------------------------------------------------------------- tensors */
 
-/* Over how many rows and columns one scale value is known to repeat, "rows x columns" for blocks along a row. Scale bytes
- * are stored for every 32 elements whatever it is: it is a promise about their values. */
+/* Over how many rows and columns one scale value is known to repeat, "rows x columns" for blocks along a row. Scale
+ * bytes are stored for every 32 elements whatever it is: it is a promise about their values. */
 enum {
   PURR_GRANULARITY_1X32 = 0,    /* general MXFP8 */
   PURR_GRANULARITY_32X32 = 1,   /* square: the same elements serve blocks along rows and along columns */
@@ -299,7 +310,8 @@ typedef struct purr_scales {
   int64_t outer_stride; /* PLAIN only: bytes from one outer index to the next, and from one block to the next; */
   int64_t block_stride; /* both 0 = [outer, blocks], blocks adjacent. [blocks, outer] is 1 and num_outer */
 } purr_scales_t;
-#define PURR_SCALES_INIT {sizeof(purr_scales_t), 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0}
+#define PURR_SCALES_INIT \
+  { sizeof(purr_scales_t), 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
 
 /* A tensor as the caller holds it. Nothing is copied and nothing is owned. */
 typedef struct purr_tensor {
@@ -346,13 +358,14 @@ PURR_API purr_status_t purr_scales_query(purr_context_t *context, const purr_ten
 /* Quantises to MXFP8 on the host: round to nearest, ties to even, saturate at +-448. A block that holds a NaN or Inf
  * becomes NaN as a whole: scale byte 255, elements 0x7F. A block of zeros, -0 included, gets scale byte 0 and elements
  * 0x00. Tiny blocks get scale byte 0 and denormal elements. "Block" is what shares a scale: 32 or 128 elements, or the
- * square of the granularity; at the end of the matrix it may be short. The bytes do not depend on the number of threads.
+ * square of the granularity; at the end of the matrix it may be short. The bytes do not depend on the number of
+ * threads.
  * @param source       [rows, columns] or [slices, rows, columns], BF16 or FP32, host memory, any row stride.
  * @param rule         PURR_SCALE_RULE_*
- * @param destination  the same shape, E4M3, host memory, with scales; elements, scale bytes and the padding of tiles are
- *                     written, gaps between rows are not. Must not overlap the source.
- * Threads: any; the work is shared by the context's threads. Collective: no. Returns: OK, INVALID_ARGUMENT,
- * INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, FORKED. Since 0.1. */
+ * @param destination  the same shape, E4M3, host memory, with scales; elements, scale bytes and the padding of tiles
+ * are written, gaps between rows are not. Must not overlap the source. Threads: any; the work is shared by the
+ * context's threads. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, FORKED.
+ * Since 0.1. */
 PURR_API purr_status_t purr_mxfp8_quantize(purr_context_t *context, const purr_tensor_t *source, int32_t rule,
                                            const purr_tensor_t *destination, purr_error_t *err);
 
@@ -384,7 +397,8 @@ typedef struct purr_group_desc {
   int32_t num_ranks;  /* R, at least 1 */
   int64_t timeout_ms; /* longest wait for a peer; 0 = 600000 */
 } purr_group_desc_t;
-#define PURR_GROUP_DESC_INIT {sizeof(purr_group_desc_t), 0, 0}
+#define PURR_GROUP_DESC_INIT \
+  { sizeof(purr_group_desc_t), 0, 0 }
 
 /* Makes a group of R ranks inside this process. Each rank is then driven by a thread of its own.
  * @param out_groups  array [R]; receives the handle of each rank.
@@ -422,7 +436,8 @@ typedef struct purr_plan_desc {
   int32_t reserved;
   int64_t max_tokens; /* 0 = as in the config */
 } purr_plan_desc_t;
-#define PURR_PLAN_DESC_INIT {sizeof(purr_plan_desc_t), 0, 0, 0, 0, 0, 0}
+#define PURR_PLAN_DESC_INIT \
+  { sizeof(purr_plan_desc_t), 0, 0, 0, 0, 0, 0 }
 
 /* The plan in numbers. Byte counts are for one rank. */
 typedef struct purr_plan_info {
@@ -437,15 +452,15 @@ typedef struct purr_plan_info {
   int64_t macrobatch_rows;
   int64_t min_minibatch_rows_forward; /* rows for two full waves of SMs */
   int64_t min_minibatch_rows_backward;
-  int64_t kept_rows;           /* rows whose g and u are kept for backward; the others are replayed */
-  uint64_t weight_bytes;       /* routed and shared weights */
-  uint64_t workspace_bytes;    /* the rings and all else that a call needs of its own */
-  uint64_t ring_bytes;         /* part of it */
-  uint64_t symmetric_bytes;    /* memory that peers read and write: combine buffer, tokens, ids */
-  uint64_t combine_bytes;      /* part of it */
-  uint64_t saved_bytes;        /* one purr_saved_t */
-  uint64_t schedule_bytes;     /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
-  uint64_t hash;               /* equal on all ranks of a group */
+  int64_t kept_rows;        /* rows whose g and u are kept for backward; the others are replayed */
+  uint64_t weight_bytes;    /* routed and shared weights */
+  uint64_t workspace_bytes; /* the rings and all else that a call needs of its own */
+  uint64_t ring_bytes;      /* part of it */
+  uint64_t symmetric_bytes; /* memory that peers read and write: combine buffer, tokens, ids */
+  uint64_t combine_bytes;   /* part of it */
+  uint64_t saved_bytes;     /* one purr_saved_t */
+  uint64_t schedule_bytes;  /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
+  uint64_t hash;            /* equal on all ranks of a group */
 } purr_plan_info_t;
 
 /* Makes a plan.
@@ -462,7 +477,8 @@ PURR_API purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t
 /* Explains the plan in words and tables, or as JSON: what was chosen and why.
  * @param format                        PURR_FORMAT_*
  * @param buffer, capacity, out_length  as in purr_config_write.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_plan_describe(const purr_plan_t *plan, int32_t format, char *buffer, uint64_t capacity,
                                           uint64_t *out_length, purr_error_t *err);
 
@@ -476,21 +492,22 @@ PURR_API void purr_plan_destroy(purr_plan_t *plan);
 typedef struct purr_weights purr_weights_t;
 
 /* Which tensors. All are device memory, as nn.Linear stores them, dtype BF16, the last stride 1, rows at 16-byte
- * multiples. Give either gate_up or both gate and up. The same struct names the gradients in purr_backward_args_t, where
- * the dtype is FP32 or BF16 and a NULL tensor is not computed. */
+ * multiples. Give either gate_up or both gate and up. The same struct names the gradients in purr_backward_args_t,
+ * where the dtype is FP32 or BF16 and a NULL tensor is not computed. */
 typedef struct purr_weights_desc {
   uint32_t struct_size;
   uint32_t reserved;
-  const purr_tensor_t *gate_up;     /* [E_l, 2I, H], gate rows first */
-  const purr_tensor_t *gate;        /* [E_l, I, H] */
-  const purr_tensor_t *up;          /* [E_l, I, H] */
-  const purr_tensor_t *down;        /* [E_l, H, I] */
-  const purr_tensor_t *shared_gate; /* [S, H] */
-  const purr_tensor_t *shared_up;   /* [S, H] */
-  const purr_tensor_t *shared_down; /* [H, S] */
+  const purr_tensor_t *gate_up;            /* [E_l, 2I, H], gate rows first */
+  const purr_tensor_t *gate;               /* [E_l, I, H] */
+  const purr_tensor_t *up;                 /* [E_l, I, H] */
+  const purr_tensor_t *down;               /* [E_l, H, I] */
+  const purr_tensor_t *shared_gate;        /* [S, H] */
+  const purr_tensor_t *shared_up;          /* [S, H] */
+  const purr_tensor_t *shared_down;        /* [H, S] */
   const purr_tensor_t *shared_expert_gate; /* [1, H] or [H]; with PURR_SHARED_GATE_SIGMOID only */
 } purr_weights_desc_t;
-#define PURR_WEIGHTS_DESC_INIT {sizeof(purr_weights_desc_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define PURR_WEIGHTS_DESC_INIT \
+  { sizeof(purr_weights_desc_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Checks shapes, types and strides against the plan and remembers the addresses.
  * The descriptor and its tensor structs need not outlive the call; the tensors' memory must.
@@ -515,7 +532,8 @@ typedef struct purr_workspace_desc {
   void *memory;             /* device memory of `bytes`, 256-byte aligned, or NULL to have it allocated. The symmetric
                                memory always comes from the group */
 } purr_workspace_desc_t;
-#define PURR_WORKSPACE_DESC_INIT {sizeof(purr_workspace_desc_t), 0, 0, 0, NULL}
+#define PURR_WORKSPACE_DESC_INIT \
+  { sizeof(purr_workspace_desc_t), 0, 0, 0, NULL }
 
 /* Creates the workspace of one rank; purr_plan_query says the sizes.
  * @param group  this rank's group handle; NULL when R = 1.
@@ -535,7 +553,8 @@ typedef struct purr_saved purr_saved_t;
 
 /* Creates one; purr_plan_query says the size.
  * @param memory, bytes  device memory, 256-byte aligned, or NULL and 0 to have it allocated.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t bytes,
                                          purr_saved_t **out_saved, purr_error_t *err);
 
@@ -562,14 +581,14 @@ enum {
 
 typedef struct purr_result_info {
   uint32_t struct_size;
-  int32_t status;  /* NOT_READY while the call runs, then its final status */
-  int32_t rank;    /* BAD_ROUTE: where the first bad id is; PEER_FAILED: who did not come; else -1 */
+  int32_t status; /* NOT_READY while the call runs, then its final status */
+  int32_t rank;   /* BAD_ROUTE: where the first bad id is; PEER_FAILED: who did not come; else -1 */
   int32_t reserved;
-  int64_t token;   /* BAD_ROUTE: its token, else -1 */
-  int64_t slot;    /* BAD_ROUTE: its slot, else -1 */
-  int64_t expert;  /* BAD_ROUTE: the id found */
-  int64_t num_rows;      /* rows that this rank's experts compute in the call */
-  int64_t num_rows_done; /* how many are finished: progress, readable while the call runs */
+  int64_t token;             /* BAD_ROUTE: its token, else -1 */
+  int64_t slot;              /* BAD_ROUTE: its slot, else -1 */
+  int64_t expert;            /* BAD_ROUTE: the id found */
+  int64_t num_rows;          /* rows that this rank's experts compute in the call */
+  int64_t num_rows_done;     /* how many are finished: progress, readable while the call runs */
   int64_t num_replayed_rows; /* backward: rows whose gate and up were computed again */
   uint64_t phase_ns[16];     /* wall time of each PURR_PHASE_*; phases that overlap are each counted */
   uint64_t total_ns;
@@ -607,8 +626,8 @@ typedef struct purr_schedule_view {
   uint32_t struct_size;
   int32_t num_ranks;
   int64_t num_local_experts;
-  int64_t num_rows;          /* rows in use, without padding */
-  int64_t num_padded_rows;   /* length of row_rank and row_slot */
+  int64_t num_rows;            /* rows in use, without padding */
+  int64_t num_padded_rows;     /* length of row_rank and row_slot */
   const int32_t *expert_count; /* [E_l] rows of each local expert */
   const int32_t *expert_begin; /* [E_l + 1] first row of each expert's segment, multiples of 64 */
   const int32_t *row_rank;     /* [num_padded_rows] source rank, -1 in padding */
@@ -617,8 +636,7 @@ typedef struct purr_schedule_view {
 
 /* Creates an empty schedule.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
-PURR_API purr_status_t purr_schedule_create(const purr_plan_t *plan, purr_schedule_t **out_schedule,
-                                            purr_error_t *err);
+PURR_API purr_status_t purr_schedule_create(const purr_plan_t *plan, purr_schedule_t **out_schedule, purr_error_t *err);
 
 /* Builds the table from all ranks' ids.
  * @param topk_ids  [T, K] INT32 or INT64, device, any row stride, -1 = dropped slot; read before the call returns.
@@ -660,7 +678,7 @@ typedef struct purr_forward_args {
   void *stream;                      /* CUstream; ignored by the host backend, which blocks */
 } purr_forward_args_t;
 #define PURR_FORWARD_ARGS_INIT \
-  {sizeof(purr_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  { sizeof(purr_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Runs the layer: output = bf16(shared + sum over k of topk_weights[k] * expert_k(x)).
  * T may be 0 and may differ from rank to rank, up to the plan's max_tokens. An expert id outside -1..E-1 is found while
@@ -685,15 +703,16 @@ typedef struct purr_backward_args {
   const purr_tensor_t *x;            /* as in that forward */
   const purr_tensor_t *topk_weights; /* as in that forward */
   const purr_tensor_t *d_output;     /* [T, H] BF16, device */
-  const purr_tensor_t *d_x;            /* [T, H] BF16, device, written; without the path through the router. May be NULL */
+  const purr_tensor_t *d_x; /* [T, H] BF16, device, written; without the path through the router. May be NULL */
   const purr_tensor_t *d_topk_weights; /* [T, K] FP32, device, written; 0 for dropped slots. May be NULL */
-  const purr_weights_desc_t *d_weights; /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of
-                                           the shared expert are sums over this rank's tokens: the caller reduces them */
+  const purr_weights_desc_t
+      *d_weights; /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of
+                     the shared expert are sums over this rank's tokens: the caller reduces them */
   purr_result_t *result;
   void *stream;
 } purr_backward_args_t;
 #define PURR_BACKWARD_ARGS_INIT \
-  {sizeof(purr_backward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  { sizeof(purr_backward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Runs the layer backward. Experts without rows get exact-zero gradients, or keep theirs with ACCUMULATE.
  * Threads: one thread per workspace and result. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT,
@@ -707,10 +726,10 @@ PURR_API purr_status_t purr_backward(const purr_plan_t *plan, purr_workspace_t *
 typedef struct purr_checkpoint purr_checkpoint_t;
 
 /* Opens a folder (config.json beside model.safetensors or model.safetensors.index.json) or one .safetensors file. The
- * files must stay as they are while the checkpoint is open. Shards that the index names and the folder lacks are an error
- * only when one of their tensors is needed. Links may lead inside the folder, or to the ../../blobs of the Hugging Face
- * cache.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, IO, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * files must stay as they are while the checkpoint is open. Shards that the index names and the folder lacks are an
+ * error only when one of their tensors is needed. Links may lead inside the folder, or to the ../../blobs of the
+ * Hugging Face cache. Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, IO, OUT_OF_HOST_MEMORY,
+ * FORKED. Since 0.1. */
 PURR_API purr_status_t purr_checkpoint_open(purr_context_t *context, const char *path,
                                             purr_checkpoint_t **out_checkpoint, purr_error_t *err);
 
@@ -721,24 +740,25 @@ PURR_API int64_t purr_checkpoint_num_tensors(const purr_checkpoint_t *checkpoint
  * Threads: any. Collective: no. Since 0.1. */
 PURR_API const char *purr_checkpoint_tensor_name(const purr_checkpoint_t *checkpoint, int64_t index);
 
-/* Finds a tensor by name. Its data is host memory, 16-byte aligned (a copy where the file's is not), read-only, and lives
- * as long as the checkpoint.
+/* Finds a tensor by name. Its data is host memory, 16-byte aligned (a copy where the file's is not), read-only, and
+ * lives as long as the checkpoint.
  * @param out_tensor  set its struct_size first. Tensors of more than 4 dimensions are refused; a scalar has shape [1].
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT (no such name, or the file changed its size),
  * UNSUPPORTED, IO, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_checkpoint_find(const purr_checkpoint_t *checkpoint, const char *name,
                                             purr_tensor_t *out_tensor, purr_error_t *err);
 
-/* Lists what the checkpoint holds, as a table or JSON: files, model, and for each layer the tensors by role with number,
- * shape, type and bytes, and what is missing or wrong. Without a usable config.json: the tensors, at most 1000.
+/* Lists what the checkpoint holds, as a table or JSON: files, model, and for each layer the tensors by role with
+ * number, shape, type and bytes, and what is missing or wrong. Without a usable config.json: the tensors, at most 1000.
  * @param format                        PURR_FORMAT_*
  * @param buffer, capacity, out_length  as in purr_config_write.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_checkpoint_describe(const purr_checkpoint_t *checkpoint, int32_t format, char *buffer,
                                                 uint64_t capacity, uint64_t *out_length, purr_error_t *err);
 
-/* The layer config of a checkpoint's MoE layer, from its config.json; the families are Qwen2-MoE, Qwen3-MoE, DeepSeek-V2
- * and V3, Kimi-K2, Mixtral, OLMoE and GLM-4-MoE.
+/* The layer config of a checkpoint's MoE layer, from its config.json; the families are Qwen2-MoE, Qwen3-MoE,
+ * DeepSeek-V2 and V3, Kimi-K2, Mixtral, OLMoE and GLM-4-MoE.
  * @param layer  index of the decoder layer; -1 = the first MoE layer.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CHECKPOINT, UNSUPPORTED, OUT_OF_HOST_MEMORY, FORKED.
  * Since 0.1. */
@@ -758,8 +778,9 @@ typedef struct purr_router_desc {
   float normalize_epsilon; /* added to the sum */
 } purr_router_desc_t;
 
-/* One MoE layer of a checkpoint, as weights that purr_weights_create takes. BF16 tensors are used where they are mapped;
- * FP8 tensors with scales (blocks with factors as DeepSeek has them, or MXFP8) are turned into BF16 when loaded. */
+/* One MoE layer of a checkpoint, as weights that purr_weights_create takes. BF16 tensors are used where they are
+ * mapped; FP8 tensors with scales (blocks with factors as DeepSeek has them, or MXFP8) are turned into BF16 when
+ * loaded. */
 typedef struct purr_checkpoint_layer purr_checkpoint_layer_t;
 
 /* Looks up every tensor of a layer and checks names, shapes and types against the checkpoint's own config.

@@ -8,6 +8,7 @@
 #define FIELD(field) .offset = offsetof(purr_layer_desc_t, field), .num_bytes = sizeof((purr_layer_desc_t *)0)->field
 #define TOP(key_name) .path = #key_name, .name = #key_name, .block = -1
 #define SHARED(key_name) .path = "shared_expert." #key_name, .name = #key_name, .block = PURR__KEY_SHARED_EXPERT
+#define MXFP8(key_name) .path = "mxfp8." #key_name, .name = #key_name, .block = PURR__KEY_MXFP8
 #define MOST_ROWS (INT32_MAX / PURR__ROW_ALIGNMENT * PURR__ROW_ALIGNMENT)
 
 const purr__key_t purr__keys[PURR__NUM_KEYS] = {
@@ -40,6 +41,21 @@ const purr__key_t purr__keys[PURR__NUM_KEYS] = {
     [PURR__KEY_PRECISION] = {TOP(precision), .kind = PURR__KEY_WORD, FIELD(precision),
                              .words = {{"bf16", PURR_PRECISION_BF16}, {"mxfp8", PURR_PRECISION_MXFP8}},
                              .elsewhere = "dtype torch_dtype", .meaning = "of the routed experts' products"},
+    [PURR__KEY_MXFP8] = {TOP(mxfp8), .kind = PURR__KEY_BLOCK, .meaning = "how precision mxfp8 scales"},
+    [PURR__KEY_MXFP8_SCALE_RULE] = {MXFP8(scale_rule), .kind = PURR__KEY_WORD, FIELD(mxfp8_scale_rule),
+                                    .words = {{"rceil", PURR_SCALE_RULE_RCEIL}, {"floor", PURR_SCALE_RULE_FLOOR}},
+                                    .meaning =
+                                        "the power of two of a block: rceil never saturates, floor is the OCP text"},
+    [PURR__KEY_MXFP8_ACTIVATIONS] = {MXFP8(activation_granularity), .kind = PURR__KEY_WORD,
+                                     FIELD(mxfp8_activation_granularity),
+                                     .words = {{"1x32", PURR_GRANULARITY_1X32}, {"1x128", PURR_GRANULARITY_1X128}},
+                                     .meaning = "values of a token or gradient row that share a scale"},
+    [PURR__KEY_MXFP8_WEIGHTS] = {MXFP8(weight_granularity), .kind = PURR__KEY_WORD, FIELD(mxfp8_weight_granularity),
+                                 .words = {{"1x32", PURR_GRANULARITY_1X32},
+                                           {"32x32", PURR_GRANULARITY_32X32},
+                                           {"1x128", PURR_GRANULARITY_1X128},
+                                           {"128x128", PURR_GRANULARITY_128X128}},
+                                 .meaning = "values of a weight matrix that share a scale"},
     [PURR__KEY_BACKEND] = {TOP(backend), .kind = PURR__KEY_WORD, FIELD(backend),
                            .words = {{"auto", PURR_BACKEND_AUTO},
                                      {"host", PURR_BACKEND_HOST},

@@ -11,7 +11,10 @@ static const char *word_for(const purr__key_t *key, int64_t value) {
 
 static bool is_absent(const purr__key_t *key, const purr_layer_desc_t *layer) {
   bool is_shared = key == &purr__keys[PURR__KEY_SHARED_EXPERT] || key->block == PURR__KEY_SHARED_EXPERT;
-  return is_shared && layer->shared_intermediate_size == 0;
+  bool is_mxfp8 = key == &purr__keys[PURR__KEY_MXFP8] || key->block == PURR__KEY_MXFP8;
+  bool says_mxfp8 = layer->precision == PURR_PRECISION_MXFP8 || layer->mxfp8_scale_rule != 0 ||
+                    layer->mxfp8_activation_granularity != 0 || layer->mxfp8_weight_granularity != 0;
+  return (is_shared && layer->shared_intermediate_size == 0) || (is_mxfp8 && !says_mxfp8);
 }
 
 /* ---- YAML ---- */
