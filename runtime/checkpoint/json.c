@@ -42,7 +42,7 @@ static purr_status_t fail(purr__json_t *json, purr_status_t status, const char *
 purr_status_t purr__json_fail(purr__json_t *json, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  purr_status_t status = fail(json, PURR_STATUS_CHECKPOINT, format, args);
+  purr_status_t status = fail(json, json->failure, format, args);
   va_end(args);
   return status;
 }
