@@ -173,7 +173,7 @@ static int make_plan(layer_t *layer, const layer_options_t *options) {
   desc.precision = options->precision + 1;
   desc.max_tokens = tokens_per_rank > 0 ? tokens_per_rank : 1;
   if (purr_plan_create(layer->context, layer->config, &desc, &layer->plan, &err) != PURR_STATUS_OK)
-    return fail_call(layer->command, "see what is possible with: purr plan --help", &err);
+    return fail_call(layer->command, "change --ranks, --backend, --precision or the config", &err);
   layer->info.struct_size = sizeof layer->info;
   if (purr_plan_query(layer->plan, &layer->info, &err) != PURR_STATUS_OK) return fail_call(layer->command, NULL, &err);
   return EXIT_GOOD;
@@ -407,10 +407,10 @@ static int run_step(layer_t *layer, const char *label, fraction_fn fraction,
       failed = rank;
   }
   if (failed == NULL) return EXIT_GOOD;
-  const char *next = failed->status == PURR_STATUS_BAD_ROUTE     ? "correct topk_ids: -1 drops a slot"
-                     : failed->status == PURR_STATUS_CHECKPOINT  ? "name a layer that has experts with --layer N"
-                     : failed->status == PURR_STATUS_PEER_FAILED ? "try again with --ranks 1"
-                                                                 : "see the limits with: purr plan --help";
+  const char *next = failed->status == PURR_STATUS_BAD_ROUTE    ? "correct topk_ids; -1 drops a slot"
+                     : failed->status == PURR_STATUS_CHECKPOINT ? "name another --layer, or get the whole checkpoint"
+                     : failed->status == PURR_STATUS_OUT_OF_HOST_MEMORY ? "take fewer --tokens"
+                                                                        : "try again with --ranks 1";
   return fail_call(layer->command, next, &failed->err);
 }
 
