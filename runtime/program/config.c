@@ -35,15 +35,17 @@ static int show_file(purr_context_t *context, const config_options_t *options) {
 }
 
 static int show_checkpoint(purr_context_t *context, const config_options_t *options) {
-  const char *next = "DIR holds config.json beside model.safetensors or model.safetensors.index.json";
   purr_checkpoint_t *checkpoint;
   purr_config_t *config;
   purr_error_t err = PURR_ERROR_INIT;
   if (purr_checkpoint_open(context, options->checkpoint_path, &checkpoint, &err) != PURR_STATUS_OK)
-    return fail_call("config", next, &err);
+    return fail_call("config", "DIR holds config.json beside model.safetensors or model.safetensors.index.json", &err);
   purr_status_t status = purr_checkpoint_create_config(checkpoint, options->layer_idx, &config, &err);
-  int code = status == PURR_STATUS_OK ? print_description("config", describe_config, config, options->json)
-                                      : fail_call("config", next, &err);
+  int code;
+  if (status == PURR_STATUS_OK)
+    code = print_description("config", describe_config, config, options->json);
+  else
+    code = fail_call("config", "--layer N chooses a layer that has experts", &err);
   purr_config_destroy(config);
   purr_checkpoint_destroy(checkpoint);
   return code;

@@ -102,7 +102,8 @@ static void loads_every_key(void) {
   REQUIRE_OK(
       parse("\xEF\xBB\xBF---\r\n# comment\r\nname: 'a \"b\" \\ c'\r\nshared_expert:\r\n  gate: \"sigmoid\"\r\n"
             "  intermediate_size: 72\r\nhidden_size: 64\nintermediate_size: 96\n\"num_experts\": 12\ntop_k: 64\n"
-            "precision: mxfp8\nmax_tokens: 17\nbackend: staged\nswiglu_limit: 7.5\nactivation_memory: 3MiB\n"
+            "precision: mxfp8\nmxfp8:\n  weight_granularity: 128x128\n  scale_rule: floor\nmax_tokens: 17\nbackend: "
+            "staged\nswiglu_limit: 7.5\nactivation_memory: 3MiB\n"
             "minibatch_rows: 128\nmacrobatch_rows: 320\nnum_comm_sms: 16\nnum_ranks: 4\ntimeout_ms: 250\n...\n",
             &layer, &err));
   purr_layer_desc_t expected = {.struct_size = sizeof expected,
@@ -121,7 +122,9 @@ static void loads_every_key(void) {
                                 .macrobatch_rows = 320,
                                 .num_comm_sms = 16,
                                 .activation_memory = 3 << 20,
-                                .timeout_ms = 250};
+                                .timeout_ms = 250,
+                                .mxfp8_scale_rule = PURR_SCALE_RULE_FLOOR,
+                                .mxfp8_weight_granularity = PURR_GRANULARITY_128X128};
   CU_ASSERT_EQUAL(memcmp(&layer, &expected, sizeof layer), 0);
 }
 
@@ -641,6 +644,7 @@ static void write_and_read_back(void) {
                              .shared_intermediate_size = 8,
                              .shared_gate = PURR_SHARED_GATE_SIGMOID,
                              .precision = PURR_PRECISION_MXFP8,
+                             .mxfp8_activation_granularity = PURR_GRANULARITY_1X128,
                              .backend = PURR_BACKEND_HOST,
                              .max_tokens = 7,
                              .num_ranks = 3,
@@ -668,6 +672,36 @@ static void write_and_read_back(void) {
   purr_config_destroy(config);
   REQUIRE_OK(purr_config_parse(context, text, strlen(text), NULL, &config, &err));
   CU_ASSERT_STRING_EQUAL(config->name, "a \"b\" \\ # c");
+  purr_config_destroy(config);
+}
+
+/* The keys as JSON, in the words of the YAML. */
+static void describe_as_json(void) {
+  static const char expected[] =
+      "{\n  \"name\": \"a \\\"b\\\"\",\n  \"hidden_size\": 256,\n  \"intermediate_size\": 128,\n"
+      "  \"num_experts\": 8,\n  \"top_k\": 2,\n  \"shared_expert\": {\n    \"intermediate_size\": 64,\n"
+      "    \"gate\": \"sigmoid\"\n  },\n  \"swiglu_limit\": 0.5,\n  \"precision\": \"bf16\",\n  \"mxfp8\": null,\n  "
+      "\"backend\": "
+      "\"auto\",\n"
+      "  \"max_tokens\": 4096,\n  \"num_ranks\": 1,\n  \"timeout_ms\": 600000,\n  \"activation_memory\": 1048576,\n"
+      "  \"minibatch_rows\": \"auto\",\n  \"macrobatch_rows\": 128,\n  \"num_comm_sms\": \"auto\"\n}\n";
+  static const char yaml[] = GOOD
+      "name: 'a \"b\"'\nshared_expert:\n  gate: sigmoid\n  intermediate_size: 64\n"
+      "swiglu_limit: .5\nactivation_memory: 1MiB\nmacrobatch_rows: 128\n";
+  purr_error_t err;
+  purr_config_t *config;
+  char json[1024], written[4096], text[4096];
+  REQUIRE_OK(purr_config_parse(context, yaml, sizeof yaml - 1, NULL, &config, &err));
+  ASSERT_OK(purr_config_describe(config, PURR_FORMAT_JSON, json, sizeof json, NULL, &err));
+  CU_ASSERT_STRING_EQUAL(json, expected);
+  ASSERT_OK(purr_config_describe(config, PURR_FORMAT_TEXT, text, sizeof text, NULL, &err));
+  ASSERT_OK(purr_config_write(config, written, sizeof written, NULL, &err));
+  CU_ASSERT_STRING_EQUAL(text, written);
+  ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_config_describe(config, 2, json, sizeof json, NULL, &err));
+  purr_config_destroy(config);
+  REQUIRE_OK(purr_config_parse(context, GOOD, sizeof GOOD - 1, NULL, &config, &err));
+  ASSERT_OK(purr_config_describe(config, PURR_FORMAT_JSON, json, sizeof json, NULL, &err));
+  CU_ASSERT_PTR_NOT_NULL(strstr(json, "  \"shared_expert\": null,\n"));
   purr_config_destroy(config);
 }
 
@@ -748,6 +782,7 @@ int main(void) {
                                             {"long and hostile file names", long_and_hostile_file_names},
                                             {"files", files},
                                             {"write and read back", write_and_read_back},
+                                            {"describe as JSON", describe_as_json},
                                             {"memory runs out", memory_runs_out},
                                             {"handles and structs", handles_and_structs},
                                             {0}});
