@@ -506,7 +506,11 @@ static CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
 static CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
   (void)kernel;
   (void)device;
-  BEGIN(0) { *value = attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES ? fake_cuda.kernel_static_bytes : 1024; }
+  BEGIN(0) {
+    *value = 0;
+    if (attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) *value = fake_cuda.kernel_static_bytes;
+    if (attribute == CU_FUNC_ATTRIBUTE_NUM_REGS) *value = 32;
+  }
   END;
 }
 

@@ -1,0 +1,367 @@
+#include "package/manifest.h"
+
+#include "checkpoint/json.h"
+#include "config/number.h"
+
+/* ---- shapes ---- */
+
+const char *purr__dim_name(purr__dim_t dim) {
+  static const char *const names[] = {
+#define PURR__DIM(name, text) text,
+      PURR__DIMS(PURR__DIM)
+#undef PURR__DIM
+  };
+  return names[dim];
+}
+
+bool purr__shape_rule_parse(const char *text, purr__shape_rule_t *out_rule) {
+  static const char *const ops[] = {" % ", " <= ", " >= "};
+  for (purr__dim_t dim = 0; dim < PURR__NUM_DIMS; dim++) {
+    uint64_t length = strlen(purr__dim_name(dim));
+    for (int i = 0; i < 3 && strncmp(text, purr__dim_name(dim), length) == 0; i++) {
+      if (strncmp(text + length, ops[i], strlen(ops[i])) != 0) continue;
+      const char *value = text + length + strlen(ops[i]);
+      *out_rule = (purr__shape_rule_t){.dim = dim, .op = ops[i][1]};
+      return purr__number_parse_integer(value, strlen(value), &out_rule->value) == PURR__NUMBER_GOOD &&
+             out_rule->value > 0;
+    }
+  }
+  return false;
+}
+
+const purr__shape_rule_t *purr__shape_broken_rule(const purr__manifest_kernel_t *kernel, const purr__shape_t *shape) {
+  for (int i = 0; i < kernel->num_rules; i++) {
+    const purr__shape_rule_t *rule = &kernel->rules[i];
+    int64_t value = shape->dims[rule->dim];
+    bool holds = rule->op == '%'   ? value % rule->value == 0
+                 : rule->op == '<' ? value <= rule->value
+                                   : value >= rule->value;
+    if (!holds) return rule;
+  }
+  return NULL;
+}
+
+/* ---- keys and values ---- */
+
+static bool is_plain_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+}
+
+bool purr__package_file_is_plain(const char *file) {
+  if (file[0] == '\0' || file[0] == '.') return false;
+  while (is_plain_char(*file)) file++;
+  return *file == '\0';
+}
+
+static bool is_entry_name(const char *text) {
+  while (is_plain_char(*text) || *text == '$') text++;
+  return *text == '\0';
+}
+
+static bool is_printable(const char *text) {
+  while (*text >= ' ' && *text <= '~') text++;
+  return *text == '\0';
+}
+
+/* Takes a key out of `keys` (NULL-terminated), each at most once; its index, -1 at the object's end or on failure. */
+static int take_key(purr__json_t *json, const char *const *keys, unsigned *seen) {
+  purr__json_event_t event = purr__json_next(json);
+  if (event != PURR__JSON_KEY) {
+    for (int i = 0; event == PURR__JSON_OBJECT_END && keys[i] != NULL; i++)
+      if ((*seen >> i & 1) == 0) {
+        purr__json_fail(json, "the key \"%s\" is missing", keys[i]);
+        break;
+      }
+    return -1;
+  }
+  for (int i = 0; keys[i] != NULL; i++) {
+    if (!purr__json_is(json, keys[i])) continue;
+    if (*seen >> i & 1) {
+      purr__json_fail(json, "the key \"%s\" is repeated", keys[i]);
+      return -1;
+    }
+    *seen |= 1u << i;
+    return i;
+  }
+  char shown[64];
+  purr__json_fail(json, "the key \"%s\" is unknown",
+                  purr__printable(shown, sizeof shown, json->token, json->token_length));
+  return -1;
+}
+
+static bool take_text(purr__json_t *json, const char *what, bool (*is_allowed)(const char *), char *out,
+                      uint64_t capacity) {
+  if (!purr__json_take(json, PURR__JSON_STRING, what)) return false;
+  char shown[64];
+  if (!json->escaped && json->token_length > 0 && json->token_length < capacity) {
+    memcpy(out, json->token, json->token_length);
+    out[json->token_length] = '\0';
+    if (is_allowed(out)) return true;
+  }
+  purr__json_fail(json, "%s is \"%s\"; allowed are 1 to %llu plain characters", what,
+                  purr__printable(shown, sizeof shown, json->token, json->token_length),
+                  (unsigned long long)capacity - 1);
+  return false;
+}
+
+static bool take_int(purr__json_t *json, const char *what, int min, int max, int *out) {
+  int64_t value = 0;
+  if (!purr__json_take_integer(json, what, min, max, &value)) return false;
+  *out = (int)value;
+  return true;
+}
+
+static bool take_ints(purr__json_t *json, const char *what, int count, int min, int max, int *out) {
+  if (!purr__json_take(json, PURR__JSON_ARRAY_BEGIN, what)) return false;
+  for (int i = 0; i < count; i++)
+    if (!take_int(json, what, min, max, &out[i])) return false;
+  return purr__json_take(json, PURR__JSON_ARRAY_END, what);
+}
+
+static bool take_digest(purr__json_t *json, unsigned char digest[PURR__SHA256_BYTES]) {
+  if (!purr__json_take(json, PURR__JSON_STRING, "sha256")) return false;
+  bool is_good = json->token_length == 2 * PURR__SHA256_BYTES;
+  for (int i = 0; is_good && i < 2 * PURR__SHA256_BYTES; i++) {
+    char c = json->token[i];
+    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    is_good = digit >= 0;
+    digest[i / 2] = (unsigned char)(digest[i / 2] << 4 | (digit & 15));
+  }
+  if (!is_good) purr__json_fail(json, "sha256 is not 64 lower-case hexadecimal digits");
+  return is_good;
+}
+
+static bool take_rules(purr__json_t *json, purr__manifest_kernel_t *kernel) {
+  if (!purr__json_take(json, PURR__JSON_ARRAY_BEGIN, "shapes")) return false;
+  for (;;) {
+    purr__json_event_t event = purr__json_next(json);
+    if (event == PURR__JSON_ARRAY_END) return true;
+    char text[64], shown[64];
+    bool is_short = event == PURR__JSON_STRING && !json->escaped && json->token_length < sizeof text;
+    if (is_short) {
+      memcpy(text, json->token, json->token_length);
+      text[json->token_length] = '\0';
+    }
+    if (event == PURR__JSON_FAILED) return false;
+    if (kernel->num_rules == PURR__MAX_SHAPE_RULES) {
+      purr__json_fail(json, "shapes has more than %d rules", PURR__MAX_SHAPE_RULES);
+      return false;
+    }
+    if (!is_short || !purr__shape_rule_parse(text, &kernel->rules[kernel->num_rules])) {
+      purr__json_fail(json, "\"%s\" is no rule about a shape; allowed is for example \"hidden_size %% 8\"",
+                      purr__printable(shown, sizeof shown, json->token, json->token_length));
+      return false;
+    }
+    kernel->num_rules++;
+  }
+}
+
+/* ---- kernels and images ---- */
+
+static bool read_kernel(purr__json_t *json, purr__manifest_kernel_t *kernel) {
+  enum { ENTRY, ROLE, THREADS, SHARED, CLUSTER, TILE, PARAMS_VERSION, PARAMS_BYTES, SHAPES };
+  static const char *const keys[] = {"entry", "role",           "threads",      "shared_bytes", "cluster",
+                                     "tile",  "params_version", "params_bytes", "shapes",       NULL};
+  unsigned seen = 0;
+  for (;;) {
+    switch (take_key(json, keys, &seen)) {
+      case ENTRY:
+        take_text(json, "entry", is_entry_name, kernel->entry, sizeof kernel->entry);
+        break;
+      case ROLE:
+        take_text(json, "role", purr__package_file_is_plain, kernel->role, sizeof kernel->role);
+        break;
+      case THREADS:
+        take_int(json, "threads", 1, 1024, &kernel->threads);
+        break;
+      case SHARED:
+        take_int(json, "shared_bytes", 0, 1 << 20, &kernel->shared_bytes);
+        break;
+      case CLUSTER:
+        take_ints(json, "cluster", 3, 1, 16, kernel->cluster);
+        break;
+      case TILE:
+        take_ints(json, "tile", 2, 0, 65536, kernel->tile);
+        break;
+      case PARAMS_VERSION:
+        take_int(json, "params_version", 0, INT32_MAX, &kernel->params_version);
+        break;
+      case PARAMS_BYTES:
+        take_int(json, "params_bytes", 0, 32764, &kernel->params_bytes);
+        break;
+      case SHAPES:
+        take_rules(json, kernel);
+        break;
+      default:
+        return json->status == PURR_STATUS_OK;
+    }
+  }
+}
+
+/* Room for one more element in an array that doubles. */
+static purr_status_t grow(purr_context_t *context, void **array, int count, uint64_t element_bytes, purr_error_t *err) {
+  if (count > 0 && (count & (count - 1)) != 0) return PURR_STATUS_OK;
+  uint64_t bytes = (count == 0 ? 1 : 2 * (uint64_t)count) * element_bytes;
+  void *grown = purr__reallocate(context, *array, bytes);
+  if (grown == NULL) return purr__fail_memory(err, "the manifest", bytes);
+  *array = grown;
+  return PURR_STATUS_OK;
+}
+
+typedef struct reader {
+  purr_context_t *context;
+  purr__json_t json;
+  purr__manifest_t *manifest;
+} reader_t;
+
+static purr_status_t stop(reader_t *r, purr_status_t status) { return r->json.status = status; }
+
+static purr_status_t add_kernel(reader_t *r) {
+  purr__manifest_t *m = r->manifest;
+  if (m->num_kernels == PURR__MANIFEST_MAX_KERNELS)
+    return purr__json_fail(&r->json, "there are more than %d kernels", PURR__MANIFEST_MAX_KERNELS);
+  purr_status_t status = grow(r->context, (void **)&m->kernels, m->num_kernels, sizeof *m->kernels, r->json.err);
+  if (status != PURR_STATUS_OK) return stop(r, status);
+  purr__manifest_kernel_t *kernel = &m->kernels[m->num_kernels];
+  *kernel = (purr__manifest_kernel_t){.image_idx = m->num_images};
+  if (read_kernel(&r->json, kernel)) m->num_kernels++;
+  return r->json.status;
+}
+
+static purr_status_t read_image(reader_t *r, purr__manifest_image_t *image) {
+  enum { FILE_NAME, ARCH, SHA256, KERNELS };
+  static const char *const keys[] = {"file", "arch", "sha256", "kernels", NULL};
+  unsigned seen = 0;
+  char arch[PURR__ARCH_TEXT_BYTES];
+  for (;;) {
+    switch (take_key(&r->json, keys, &seen)) {
+      case FILE_NAME:
+        take_text(&r->json, "file (a name within the package, without folders)", purr__package_file_is_plain,
+                  image->file, sizeof image->file);
+        break;
+      case ARCH:
+        if (take_text(&r->json, "arch", is_printable, arch, sizeof arch) && !purr__arch_parse(arch, &image->arch))
+          purr__json_fail(&r->json, "arch is \"%s\"; allowed is for example \"sm_90a\"", arch);
+        break;
+      case SHA256:
+        take_digest(&r->json, image->sha256);
+        break;
+      case KERNELS:
+        if (!purr__json_take(&r->json, PURR__JSON_ARRAY_BEGIN, "kernels")) break;
+        for (;;) {
+          purr__json_event_t event = purr__json_next(&r->json);
+          if (event == PURR__JSON_ARRAY_END || event == PURR__JSON_FAILED) break;
+          if (event != PURR__JSON_OBJECT_BEGIN)
+            purr__json_fail(&r->json, "a kernel is %s; allowed is an object", purr__json_event_name(event));
+          else
+            add_kernel(r);
+        }
+        break;
+      default:
+        return r->json.status;
+    }
+  }
+}
+
+static purr_status_t read_images(reader_t *r) {
+  purr__manifest_t *m = r->manifest;
+  if (!purr__json_take(&r->json, PURR__JSON_ARRAY_BEGIN, "images")) return r->json.status;
+  for (;;) {
+    purr__json_event_t event = purr__json_next(&r->json);
+    if (event == PURR__JSON_ARRAY_END || event == PURR__JSON_FAILED) return r->json.status;
+    if (event != PURR__JSON_OBJECT_BEGIN)
+      return purr__json_fail(&r->json, "an image is %s; allowed is an object", purr__json_event_name(event));
+    if (m->num_images == PURR__MANIFEST_MAX_IMAGES)
+      return purr__json_fail(&r->json, "there are more than %d images", PURR__MANIFEST_MAX_IMAGES);
+    purr_status_t status = grow(r->context, (void **)&m->images, m->num_images, sizeof *m->images, r->json.err);
+    if (status != PURR_STATUS_OK) return stop(r, status);
+    m->images[m->num_images] = (purr__manifest_image_t){.arch = {0, 0}};
+    status = read_image(r, &m->images[m->num_images]);
+    if (status != PURR_STATUS_OK) return status;
+    m->num_images++;
+  }
+}
+
+/* ---- rules between entries ---- */
+
+static bool is_same_arch(purr__arch_t a, purr__arch_t b) { return a.number == b.number && a.suffix == b.suffix; }
+
+static purr_status_t check_names(const purr__manifest_t *m, const char *name, purr_error_t *err) {
+  for (int i = 0; i < m->num_images; i++)
+    for (int j = 0; j < i; j++)
+      if (strcmp(m->images[i].file, m->images[j].file) == 0)
+        return purr__fail(err, PURR_STATUS_PACKAGE, "%s: the file %s stands in two images", name, m->images[i].file);
+  for (int i = 0; i < m->num_kernels; i++) {
+    const purr__manifest_kernel_t *kernel = &m->kernels[i];
+    for (int j = 0; j < i; j++)
+      if (strcmp(kernel->entry, m->kernels[j].entry) == 0 &&
+          is_same_arch(m->images[kernel->image_idx].arch, m->images[m->kernels[j].image_idx].arch))
+        return purr__fail(err, PURR_STATUS_PACKAGE, "%s: two kernels for %s have the one name %s", name,
+                          PURR__ARCH_TEXT(m->images[kernel->image_idx].arch), kernel->entry);
+    if (kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2] > 16)
+      return purr__fail(err, PURR_STATUS_PACKAGE, "%s: the cluster of %s has %d blocks; allowed are 16", name,
+                        kernel->entry, kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2]);
+  }
+  return PURR_STATUS_OK;
+}
+
+/* ---- the whole ---- */
+
+static purr_status_t read_format(reader_t *r) {
+  int64_t format = 0;
+  purr__json_take(&r->json, PURR__JSON_OBJECT_BEGIN, "the manifest");
+  purr__json_event_t event = purr__json_next(&r->json);
+  if (event == PURR__JSON_FAILED) return r->json.status;
+  if (event != PURR__JSON_KEY || !purr__json_is(&r->json, "format"))
+    return purr__json_fail(&r->json, "the first key of a manifest must be \"format\"");
+  if (!purr__json_take_integer(&r->json, "format", 1, INT32_MAX, &format)) return r->json.status;
+  r->manifest->format = (int)format;
+  if (format > PURR__MANIFEST_FORMAT)
+    return stop(r, purr__fail(r->json.err, PURR_STATUS_INCOMPATIBLE_BINARY,
+                              "%s has format %lld, but libpurr %s reads formats up to %d; use a newer library",
+                              r->json.name, (long long)format, purr_version_string(), PURR__MANIFEST_FORMAT));
+  return PURR_STATUS_OK;
+}
+
+static purr_status_t read_manifest(reader_t *r) {
+  enum { FORMAT, NAME, PRODUCER, IMAGES };
+  static const char *const keys[] = {"format", "name", "producer", "images", NULL};
+  purr__manifest_t *m = r->manifest;
+  unsigned seen = 1u << FORMAT;
+  if (read_format(r) != PURR_STATUS_OK) return r->json.status;
+  for (int key; (key = take_key(&r->json, keys, &seen)) >= 0;) {
+    if (key == NAME) take_text(&r->json, "name", purr__package_file_is_plain, m->name, sizeof m->name);
+    if (key == PRODUCER && take_text(&r->json, "producer", is_printable, m->producer, sizeof m->producer) &&
+        strstr(m->producer, "-dirty") != NULL)
+      purr__json_fail(&r->json, "producer is \"%s\": what was made from unrecorded sources is not accepted",
+                      m->producer);
+    if (key == IMAGES) read_images(r);
+  }
+  purr__json_next(&r->json); /* the end, or a sentence about what comes behind */
+  if (r->json.status != PURR_STATUS_OK) return r->json.status;
+  return check_names(m, r->json.name, r->json.err);
+}
+
+purr_status_t purr__manifest_parse(purr_context_t *context, const char *text, uint64_t bytes, const char *name,
+                                   purr__manifest_t *out_manifest, purr_error_t *err) {
+  *out_manifest = (purr__manifest_t){0};
+  if (bytes > PURR__MANIFEST_MAX_BYTES)
+    return purr__fail(err, PURR_STATUS_PACKAGE, "%s has %llu bytes; allowed are %llu", name, (unsigned long long)bytes,
+                      (unsigned long long)PURR__MANIFEST_MAX_BYTES);
+  reader_t reader = {.context = context, .manifest = out_manifest};
+  purr__json_begin(&reader.json, text, bytes, name, err);
+  reader.json.failure = PURR_STATUS_PACKAGE;
+  purr_status_t status = read_manifest(&reader);
+  if (status != PURR_STATUS_OK) {
+    purr__manifest_free(context, out_manifest);
+    return status;
+  }
+  purr__sha256(text, bytes, out_manifest->sha256);
+  return PURR_STATUS_OK;
+}
+
+void purr__manifest_free(purr_context_t *context, purr__manifest_t *manifest) {
+  purr__release(context, manifest->kernels);
+  purr__release(context, manifest->images);
+  *manifest = (purr__manifest_t){0};
+}
