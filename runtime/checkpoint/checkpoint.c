@@ -62,7 +62,8 @@ static purr_status_t open_inside(int folder, const char *name, const char *label
     const char *file = strncmp(target, cache, sizeof cache - 1) == 0 ? target + sizeof cache - 1 : target;
     if (is_plain_name(file)) *out_fd = openat(folder, target, OPEN_FLAGS | O_NOFOLLOW);
     if (!is_plain_name(file) || (*out_fd < 0 && errno == ELOOP))
-      return purr__fail(err, PURR_STATUS_CHECKPOINT, "%s is a link to '%s', which leads out of the folder", label,
+      return purr__fail(err, PURR_STATUS_CHECKPOINT,
+                        "%s is a link to '%s'; links may lead to a file in the folder or in ../../blobs", label,
                         purr__shown(target).text);
   }
   return *out_fd >= 0 || errno == ENOENT ? PURR_STATUS_OK : fail_file(err, label, "cannot be opened");

@@ -417,12 +417,13 @@ bool purr__model_is_moe(const purr__model_t *model, int64_t layer) {
          (layer + 1) % model->sparse_step == 0 && (model->dense_layers[layer / 64] >> (layer % 64) & 1) == 0;
 }
 
-purr_status_t purr__model_resolve_layer(const purr__model_t *model, int64_t *layer, purr_error_t *err) {
+purr_status_t purr__model_resolve_layer(const purr_checkpoint_t *checkpoint, const purr__model_t *model, int64_t *layer,
+                                        purr_error_t *err) {
   int64_t first = 0;
   while (first < model->num_layers && !purr__model_is_moe(model, first)) first++;
   if (first == model->num_layers)
-    return purr__fail(err, PURR_STATUS_CHECKPOINT, "none of the model's %lld decoder layers has experts",
-                      (long long)model->num_layers);
+    return purr__fail(err, PURR_STATUS_CHECKPOINT, "%s: none of the model's %lld decoder layers has experts",
+                      purr__label(checkpoint->path, "config.json").text, (long long)model->num_layers);
   if (*layer == -1) *layer = first;
   if (*layer < 0 || *layer >= model->num_layers)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,

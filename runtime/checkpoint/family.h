@@ -29,7 +29,8 @@ typedef struct purr__model {
 purr_status_t purr__model_read(const purr_checkpoint_t *checkpoint, purr__model_t *out_model, purr_error_t *err);
 bool purr__model_is_moe(const purr__model_t *model, int64_t layer);
 /* Turns -1 into the first MoE layer; INVALID_ARGUMENT for a layer that is not there or is dense. */
-purr_status_t purr__model_resolve_layer(const purr__model_t *model, int64_t *layer, purr_error_t *err);
+purr_status_t purr__model_resolve_layer(const purr_checkpoint_t *checkpoint, const purr__model_t *model, int64_t *layer,
+                                        purr_error_t *err);
 /* The layer for purr_config_create, checked by its rules; UNSUPPORTED where Purr cannot run it. */
 purr_status_t purr__model_get_layer(const purr_checkpoint_t *checkpoint, const purr__model_t *model,
                                     purr_layer_desc_t *out_layer, purr_error_t *err);

@@ -205,7 +205,7 @@ purr_status_t purr_checkpoint_create_config(const purr_checkpoint_t *checkpoint,
   purr_config_t *config;
   purr_status_t status = purr__check(checkpoint, PURR__CHECKPOINT, err);
   if (status == PURR_STATUS_OK) status = purr__model_read(checkpoint, &model, err);
-  if (status == PURR_STATUS_OK) status = purr__model_resolve_layer(&model, &layer, err);
+  if (status == PURR_STATUS_OK) status = purr__model_resolve_layer(checkpoint, &model, &layer, err);
   if (status == PURR_STATUS_OK) status = purr__model_get_layer(checkpoint, &model, &desc, err);
   if (status == PURR_STATUS_OK) status = purr_config_create(checkpoint->object.context, &desc, &config, err);
   if (status != PURR_STATUS_OK) return status;
@@ -257,7 +257,7 @@ purr_status_t purr_checkpoint_load_layer(const purr_checkpoint_t *checkpoint, in
                       "rank is %d and num_ranks %d; num_ranks must be at least 1 and rank from 0 to num_ranks - 1",
                       rank, num_ranks);
   status = purr__model_read(checkpoint, &model, err);
-  if (status == PURR_STATUS_OK) status = purr__model_resolve_layer(&model, &layer, err);
+  if (status == PURR_STATUS_OK) status = purr__model_resolve_layer(checkpoint, &model, &layer, err);
   if (status == PURR_STATUS_OK) status = purr__model_get_layer(checkpoint, &model, &desc, err);
   if (status != PURR_STATUS_OK) return status;
   if (model.num_experts % num_ranks != 0)

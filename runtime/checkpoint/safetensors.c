@@ -17,7 +17,7 @@ static const struct {
     {"F6_E2M3", PURR_DTYPE_NONE, 6}, {"F6_E3M2", PURR_DTYPE_NONE, 6},     {"F4", PURR_DTYPE_NONE, 4},
     {"C64", PURR_DTYPE_NONE, 64},
 };
-enum { NUM_TYPES = sizeof types / sizeof types[0] };
+enum { NUM_TYPES = sizeof types / sizeof types[0], MAX_DIMS = 64 };
 
 const char *purr__safetensors_dtype_name(int32_t dtype) {
   for (int i = 0; i < NUM_TYPES; i++)
@@ -45,6 +45,8 @@ static purr_status_t read_shape(purr__json_t *json, purr__entry_t *entry, uint64
   for (purr__json_event_t event; (event = purr__json_next(json)) != PURR__JSON_ARRAY_END; entry->num_dims++) {
     int64_t size;
     if (!purr__json_get_integer(json, event, "a size in shape", 0, INT64_MAX, &size)) return json->status;
+    if (entry->num_dims == MAX_DIMS)
+      return purr__json_fail(json, "tensor '%s' has more than %d dimensions", purr__shown(entry->name).text, MAX_DIMS);
     if (entry->num_dims < 4) entry->shape[entry->num_dims] = size;
     if (!purr__multiply(*out_elements, (uint64_t)size, out_elements))
       return purr__json_fail(json, "the shape of tensor '%s' multiplies to more than 2^63-1 elements",
@@ -64,23 +66,22 @@ static purr_status_t read_offsets(purr__json_t *json, int64_t *out_begin, int64_
 /* What a tensor's three fields say must agree, and its data must lie in the file. */
 static purr_status_t check_tensor(purr__json_t *json, purr__entry_t *entry, uint32_t element_bits, uint64_t elements,
                                   int64_t begin, int64_t end, uint64_t data_begin, uint64_t data_bytes) {
-  purr__shown_t name = purr__shown(entry->name);
   uint64_t bits;
   if (begin > end)
-    return purr__json_fail(json, "tensor '%s' ends at byte %lld of the data, before it begins at byte %lld", name.text,
-                           (long long)end, (long long)begin);
+    return purr__json_fail(json, "tensor '%s' ends at byte %lld of the data, before it begins at byte %lld",
+                           purr__shown(entry->name).text, (long long)end, (long long)begin);
   if ((uint64_t)end > data_bytes)
     return purr__json_fail(json,
                            "tensor '%s' ends at byte %lld of the data, of which the file has %llu: it is cut short",
-                           name.text, (long long)end, (unsigned long long)data_bytes);
+                           purr__shown(entry->name).text, (long long)end, (unsigned long long)data_bytes);
   if (!purr__multiply(elements, element_bits, &bits) || bits % 8 != 0)
     return purr__json_fail(json, "tensor '%s' has %llu elements of %u bits: too many, or no whole number of bytes",
-                           name.text, (unsigned long long)elements, element_bits);
+                           purr__shown(entry->name).text, (unsigned long long)elements, element_bits);
   entry->num_bytes = (uint64_t)(end - begin);
   if (bits / 8 != entry->num_bytes)
-    return purr__json_fail(json, "tensor '%s' of shape %s needs %llu bytes, its data_offsets give it %llu", name.text,
-                           purr__shown_shape(entry->shape, entry->num_dims).text, (unsigned long long)bits / 8,
-                           (unsigned long long)entry->num_bytes);
+    return purr__json_fail(json, "tensor '%s' of shape %s needs %llu bytes, its data_offsets give it %llu",
+                           purr__shown(entry->name).text, purr__shown_shape(entry->shape, entry->num_dims).text,
+                           (unsigned long long)bits / 8, (unsigned long long)entry->num_bytes);
   entry->begin = data_begin + (uint64_t)begin;
   return PURR_STATUS_OK;
 }

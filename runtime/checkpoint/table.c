@@ -38,8 +38,9 @@ static purr_status_t check_name(const char *file, const char *name, uint64_t len
   if (length == 0 || length > PURR__MAX_TENSOR_NAME)
     return purr__fail(err, PURR_STATUS_CHECKPOINT, "%s: a tensor name has %llu bytes; allowed are 1 to %d", file,
                       (unsigned long long)length, PURR__MAX_TENSOR_NAME);
-  purr__printable(shown, sizeof shown, name, length);
-  if (strlen(shown) != length) {
+  uint64_t plain = 0;
+  while (plain < length && name[plain] >= ' ' && name[plain] <= '~') plain++;
+  if (plain < length && strlen(purr__printable(shown, sizeof shown, name, length)) != length) {
     purr__printable(shown, 128, name, length);
     return purr__fail(err, PURR_STATUS_CHECKPOINT, "%s: the tensor name '%s' has control characters", file, shown);
   }
@@ -127,10 +128,20 @@ purr__entry_t *purr__table_find(const purr__table_t *table, const char *name, ui
   return compare_names(entry->name, (uint64_t)entry->name_length, name, name_length) == 0 ? entry : NULL;
 }
 
+/* Whether two names differ in a number alone, where `front` and `back` characters agree: another expert's tensor. */
+static bool is_sibling(const char *a, int64_t a_length, const char *b, int64_t b_length, int64_t front, int64_t back) {
+  for (int64_t i = front; i < a_length - back; i++)
+    if (a[i] < '0' || a[i] > '9') return false;
+  for (int64_t i = front; i < b_length - back; i++)
+    if (b[i] < '0' || b[i] > '9') return false;
+  return true;
+}
+
 /* A typing error or another spelling changes one place inside a name: what remains in front and behind is the measure.
- * Names alike in front stand close together, so looking at the neighbours is enough. */
+ * The same tensor of another expert is no help, unless nothing else comes near. Names alike in front stand close
+ * together, so looking at the neighbours is enough. */
 const purr__entry_t *purr__table_nearest(const purr__table_t *table, const char *name) {
-  enum { NEIGHBOURS = 1024 };
+  enum { NEIGHBOURS = 256, SIBLING_PENALTY = 8 };
   const purr__entry_t *nearest = NULL;
   int64_t length = (int64_t)strlen(name), best = INT64_MIN;
   int64_t place = lower_bound(table, name, (uint64_t)length);
@@ -141,6 +152,7 @@ const purr__entry_t *purr__table_nearest(const purr__table_t *table, const char 
     while (front < shorter && name[front] == entry->name[front]) front++;
     while (front + back < shorter && name[length - 1 - back] == entry->name[entry->name_length - 1 - back]) back++;
     int64_t score = 2 * (front + back) - purr__max(length, entry->name_length);
+    if (is_sibling(name, length, entry->name, entry->name_length, front, back)) score -= SIBLING_PENALTY;
     if (score > best) {
       nearest = entry;
       best = score;
