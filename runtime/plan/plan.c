@@ -33,6 +33,7 @@ static bool lay_out(purr_plan_t *plan) {
   const int64_t peers_tokens = layer->num_ranks > 1 ? tokens : 0;
   const int64_t minibatch = purr__max(purr__max_minibatch(ring, plan->minibatch_rows),
                                       purr__max_minibatch(ring, plan->minibatch_rows_backward));
+  const bool mxfp8 = layer->precision == PURR_PRECISION_MXFP8;
   const bool sigmoid_gate = layer->shared_gate == PURR_SHARED_GATE_SIGMOID;
   /* With one macrobatch no expert is ever cut by its boundary. */
   const int64_t carry_experts = plan->max_rows > ring ? 1 : 0;
@@ -74,6 +75,8 @@ static bool lay_out(purr_plan_t *plan) {
   WS(RING_D_UP, "ring of up gradients", ring, inner, 1, 2);
   plan->ring_bytes = plan->ws_bytes - ring_begin;
   WS(MINIBATCH_D_A, "activation gradients of a minibatch", minibatch, inner, 1, sizeof(float));
+  WS(QUANT_ROWS, "quantised rows of a minibatch", mxfp8 ? minibatch : 0, purr__max(hidden, 2 * inner), 1, 2);
+  WS(QUANT_WEIGHTS, "quantised weights of an expert", mxfp8 ? 2 : 0, inner, hidden, 2);
   WS(WGRAD_CARRY, "weight gradients carried over", carry_experts * 3, inner, hidden, sizeof(float));
   WS(SHARED_GATE, "shared gates", tokens, shared, 1, 2);
   WS(SHARED_UP, "shared ups", tokens, shared, 1, 2);
@@ -172,14 +175,25 @@ static uint64_t hash_of(const purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   uint32_t limit_bits;
   memcpy(&limit_bits, &layer->swiglu_limit, sizeof limit_bits);
-  const int64_t values[] = {PURR_VERSION,          layer->precision,
-                            layer->hidden_size,    layer->intermediate_size,
-                            layer->num_experts,    layer->top_k,
-                            layer->max_tokens,     layer->shared_intermediate_size,
-                            layer->shared_gate,    plan->backend,
-                            (int64_t)limit_bits,   layer->num_ranks,
-                            plan->minibatch_rows,  plan->minibatch_rows_backward,
-                            plan->macrobatch_rows, plan->kept_rows};
+  const int64_t values[] = {PURR_VERSION,
+                            layer->precision,
+                            layer->hidden_size,
+                            layer->intermediate_size,
+                            layer->num_experts,
+                            layer->top_k,
+                            layer->max_tokens,
+                            layer->shared_intermediate_size,
+                            layer->shared_gate,
+                            plan->backend,
+                            (int64_t)limit_bits,
+                            layer->num_ranks,
+                            plan->minibatch_rows,
+                            plan->minibatch_rows_backward,
+                            plan->macrobatch_rows,
+                            plan->kept_rows,
+                            layer->mxfp8_scale_rule,
+                            layer->mxfp8_activation_granularity,
+                            layer->mxfp8_weight_granularity};
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < sizeof values; i++) hash = (hash ^ ((const unsigned char *)values)[i]) * 0x100000001b3u;
   return hash;

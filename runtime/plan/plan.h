@@ -37,6 +37,8 @@ enum {
   PURR__WS_RING_D_GATE,   /* bf16 [ring, I] */
   PURR__WS_RING_D_UP,     /* bf16 [ring, I] */
   PURR__WS_MINIBATCH_D_A, /* fp32 [largest minibatch, I]: dA' */
+  PURR__WS_QUANT_ROWS,    /* MXFP8: bf16 [largest minibatch, max(H, 2I)]: rows quantised for one GEMM */
+  PURR__WS_QUANT_WEIGHTS, /* MXFP8: bf16 [2, I * H]: one expert's weights quantised for one GEMM */
   PURR__WS_WGRAD_CARRY,   /* fp32 [3, I * H]: accumulators of the one expert that a macrobatch boundary cuts */
   PURR__WS_SHARED_GATE,   /* bf16 [max_tokens, S], where it is not kept */
   PURR__WS_SHARED_UP,     /* bf16 [max_tokens, S] */

@@ -52,28 +52,36 @@ static int64_t count_rows(const backward_t *b, const purr__minibatch_t *minibatc
 
 /* ---- data gradients ---- */
 
+/* Scratch for the rows of a minibatch in MXFP8. */
+static purr__bf16_t *quantized_rows(const backward_t *b) {
+  return purr__workspace_at(b->pass.workspace, b->pass.plan, PURR__WS_QUANT_ROWS);
+}
+
 /* dA' = dO.Wd */
 static void down_gradient(backward_t *b, const purr__minibatch_t *minibatch, const rings_t *rings) {
   purr__pass_t *pass = &b->pass;
   const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
-  const purr__view_t *down = &pass->weights->down;
-  purr__gemm_t *problems = purr__problems(pass);
-  int64_t num_problems = 0, row = minibatch->begin, expert = 0;
+  const purr__bf16_t *d_output =
+      purr__quantize_rows(pass, rings->d_output, minibatch->end - minibatch->begin, hidden, quantized_rows(b));
+  purr__batch_t batch = purr__batch_start(pass);
+  int64_t row = minibatch->begin, expert = 0;
   purr__run_t run;
   while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run)) {
     const int64_t offset = run.begin - minibatch->begin;
-    problems[num_problems++] =
-        (purr__gemm_t){.m = run.end - run.begin,
-                       .n = inner,
-                       .num_segments = 1,
-                       .segment = {{.a = purr__rows(rings->d_output + offset * hidden, hidden),
-                                    .b = purr__columns(purr__weight(down, run.expert), down->row_stride),
-                                    .k = hidden}},
-                       .c = rings->d_a1 + offset * inner,
-                       .c_dtype = PURR_DTYPE_FP32,
-                       .c_row_stride = inner};
+    purr__batch_add(
+        &batch, (purr__gemm_t){.m = run.end - run.begin,
+                               .n = inner,
+                               .num_segments = 1,
+                               .segment = {{.a = purr__rows(d_output + offset * hidden, hidden),
+                                            .b = purr__batch_weight(&batch, &pass->weights->down, run.expert, hidden,
+                                                                    inner, PURR_SCALE_ALONG_COLUMN, 0),
+                                            .k = hidden}},
+                               .c = rings->d_a1 + offset * inner,
+                               .c_dtype = PURR_DTYPE_FP32,
+                               .c_row_stride = inner});
+    purr__batch_end_expert(&batch);
   }
-  purr__host_gemm(pass->context, problems, num_problems);
+  purr__batch_finish(&batch);
 }
 
 typedef struct activation_task {
@@ -107,27 +115,31 @@ static void activation_backward(void *arg, int64_t task_idx) {
 static void token_gradient(backward_t *b, const purr__minibatch_t *minibatch, const rings_t *rings) {
   purr__pass_t *pass = &b->pass;
   const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
-  const purr__view_t *gate = &pass->weights->gate, *up = &pass->weights->up;
-  purr__gemm_t *problems = purr__problems(pass);
-  int64_t num_problems = 0, row = minibatch->begin, expert = 0;
+  const purr__view_t *const weights[2] = {&pass->weights->gate, &pass->weights->up};
+  const purr__bf16_t *const gradients[2] = {rings->d_gate, rings->d_up};
+  purr__batch_t batch = purr__batch_start(pass);
+  int64_t row = minibatch->begin, expert = 0;
   purr__run_t run;
   while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run)) {
-    const int64_t offset = run.begin - minibatch->begin;
-    problems[num_problems++] =
-        (purr__gemm_t){.m = run.end - run.begin,
-                       .n = hidden,
-                       .num_segments = 2,
-                       .segment = {{.a = purr__rows(rings->d_gate + offset * inner, inner),
-                                    .b = purr__columns(purr__weight(gate, run.expert), gate->row_stride),
-                                    .k = inner},
-                                   {.a = purr__rows(rings->d_up + offset * inner, inner),
-                                    .b = purr__columns(purr__weight(up, run.expert), up->row_stride),
-                                    .k = inner}},
-                       .c = rings->d_x + offset * hidden,
-                       .c_dtype = PURR_DTYPE_BF16,
-                       .c_row_stride = hidden};
+    const int64_t offset = run.begin - minibatch->begin, m = run.end - run.begin;
+    purr__gemm_t chain = {.m = m,
+                          .n = hidden,
+                          .num_segments = 2,
+                          .c = rings->d_x + offset * hidden,
+                          .c_dtype = PURR_DTYPE_BF16,
+                          .c_row_stride = hidden};
+    for (int i = 0; i < 2; i++) {
+      const purr__bf16_t *rows =
+          purr__quantize_rows(pass, gradients[i] + offset * inner, m, inner, quantized_rows(b) + i * m * inner);
+      chain.segment[i].a = purr__rows(rows, inner);
+      chain.segment[i].b =
+          purr__batch_weight(&batch, weights[i], run.expert, inner, hidden, PURR_SCALE_ALONG_COLUMN, i);
+      chain.segment[i].k = inner;
+    }
+    purr__batch_add(&batch, chain);
+    purr__batch_end_expert(&batch);
   }
-  purr__host_gemm(pass->context, problems, num_problems);
+  purr__batch_finish(&batch);
 }
 
 /* ---- weight gradients ---- */
@@ -146,6 +158,17 @@ static purr__operand_t from_row(purr__operand_t operand, int64_t row, int64_t ro
   return operand;
 }
 
+/* In MXFP8 the weight gradients' operands are quantised along the tokens of the expert. The data gradients have used
+ * the rings by then, and nothing else will. */
+static void quantize_run(purr__pass_t *pass, const rings_t *rings, int64_t first_row, int64_t num_rows) {
+  const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
+  purr__quantize_tokens(pass, rings->x + first_row * hidden, num_rows, hidden);
+  purr__quantize_tokens(pass, rings->d_output + first_row * hidden, num_rows, hidden);
+  purr__quantize_tokens(pass, rings->d_gate + first_row * inner, num_rows, inner);
+  purr__quantize_tokens(pass, rings->d_up + first_row * inner, num_rows, inner);
+  purr__quantize_tokens(pass, rings->scaled_a + first_row * inner, num_rows, inner);
+}
+
 static void weight_gradients(backward_t *b, int64_t macrobatch, int64_t end) {
   purr__pass_t *pass = &b->pass;
   const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
@@ -162,35 +185,38 @@ static void weight_gradients(backward_t *b, int64_t macrobatch, int64_t end) {
        purr__columns(rings.scaled_a, inner), hidden, inner},
   };
   float *carry = purr__workspace_at(pass->workspace, pass->plan, PURR__WS_WGRAD_CARRY);
-  purr__gemm_t *problems = purr__problems(pass);
-  int64_t num_problems = 0, row = begin, expert = 0;
+  purr__batch_t batch = purr__batch_start(pass);
+  int64_t row = begin, expert = 0;
   purr__run_t run;
-  while (purr__table_next_run(&pass->table, end, &row, &expert, &run))
+  while (purr__table_next_run(&pass->table, end, &row, &expert, &run)) {
+    quantize_run(pass, &rings, run.begin - begin, run.end - run.begin);
     for (int i = 0; i < 3; i++) {
       const wgrad_t *w = &wgrads[i];
       if (!w->wanted) continue;
       float *carried = carry + i * inner * hidden;
-      purr__gemm_t *problem = &problems[num_problems++];
-      *problem = (purr__gemm_t){.m = w->m,
-                                .n = w->n,
-                                .num_segments = 1,
-                                .segment = {{.a = from_row(w->a, run.begin - begin, w->a_row),
-                                             .b = from_row(w->b, run.begin - begin, w->b_row),
-                                             .k = run.end - run.begin}},
-                                .initial = run.first ? NULL : carried,
-                                .initial_stride = w->n};
+      purr__gemm_t problem = {.m = w->m,
+                              .n = w->n,
+                              .num_segments = 1,
+                              .segment = {{.a = from_row(w->a, run.begin - begin, w->a_row),
+                                           .b = from_row(w->b, run.begin - begin, w->b_row),
+                                           .k = run.end - run.begin}},
+                              .initial = run.first ? NULL : carried,
+                              .initial_stride = w->n};
       if (run.last) {
-        problem->c = purr__view_slice(w->out, run.expert, purr__dtype_bytes(w->out->dtype));
-        problem->c_dtype = w->out->dtype;
-        problem->c_row_stride = w->out->row_stride;
-        problem->accumulate = b->accumulate;
+        problem.c = purr__view_slice(w->out, run.expert, purr__dtype_bytes(w->out->dtype));
+        problem.c_dtype = w->out->dtype;
+        problem.c_row_stride = w->out->row_stride;
+        problem.accumulate = b->accumulate;
       } else {
-        problem->c = carried;
-        problem->c_dtype = PURR_DTYPE_FP32;
-        problem->c_row_stride = w->n;
+        problem.c = carried;
+        problem.c_dtype = PURR_DTYPE_FP32;
+        problem.c_row_stride = w->n;
       }
+      purr__batch_add(&batch, problem);
     }
-  purr__host_gemm(pass->context, problems, num_problems);
+    purr__batch_end_expert(&batch);
+  }
+  purr__batch_finish(&batch);
   purr__pass_lap(pass, PURR_PHASE_WGRAD);
 }
 
@@ -226,8 +252,9 @@ static void first_half(backward_t *b, const purr__minibatch_t *minibatch) {
   purr__step_pull(pass, minibatch, PURR__PULL_D_OUTPUT);
   purr__step_pull(pass, minibatch, PURR__PULL_X);
   if (!is_kept(b, minibatch)) {
-    const int64_t inner = pass->plan->layer.intermediate_size;
-    purr__step_gate_up(pass, minibatch, purr__ring_at(pass, PURR__WS_RING_GATE, inner, minibatch),
+    const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
+    purr__step_gate_up(pass, minibatch, purr__quantize_rows(pass, rings.x, num_rows, hidden, quantized_rows(b)),
+                       purr__ring_at(pass, PURR__WS_RING_GATE, inner, minibatch),
                        purr__ring_at(pass, PURR__WS_RING_UP, inner, minibatch));
     purr__result_add_replayed(pass->result, count_rows(b, minibatch));
     purr__pass_lap(pass, PURR_PHASE_GATE_UP);

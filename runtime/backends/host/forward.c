@@ -15,11 +15,14 @@ static void gate_up_memory(const purr__pass_t *pass, const purr_saved_t *saved, 
 }
 
 static void first_half(purr__pass_t *pass, const purr_saved_t *saved, const purr__minibatch_t *minibatch) {
-  const int64_t inner = pass->plan->layer.intermediate_size;
-  purr__bf16_t *gate, *up, *a = purr__ring_at(pass, PURR__WS_RING_A, inner, minibatch);
+  const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
+  purr__bf16_t *x = purr__ring_at(pass, PURR__WS_RING_X, hidden, minibatch);
+  purr__bf16_t *a = purr__ring_at(pass, PURR__WS_RING_A, inner, minibatch);
+  purr__bf16_t *gate, *up;
   gate_up_memory(pass, saved, minibatch, &gate, &up);
   purr__step_pull(pass, minibatch, PURR__PULL_X);
-  purr__step_gate_up(pass, minibatch, gate, up);
+  purr__step_gate_up(pass, minibatch, purr__quantize_rows(pass, x, minibatch->end - minibatch->begin, hidden, x), gate,
+                     up);
   int64_t row = minibatch->begin, expert = 0;
   purr__run_t run;
   while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run)) {
@@ -31,27 +34,29 @@ static void first_half(purr__pass_t *pass, const purr_saved_t *saved, const purr
 
 static void second_half(purr__pass_t *pass, const purr__minibatch_t *minibatch) {
   const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
-  const purr__bf16_t *a = purr__ring_at(pass, PURR__WS_RING_A, inner, minibatch);
+  purr__bf16_t *a = purr__ring_at(pass, PURR__WS_RING_A, inner, minibatch);
   purr__bf16_t *y = purr__ring_at(pass, PURR__WS_RING_Y, hidden, minibatch);
-  const purr__view_t *down = &pass->weights->down;
-  purr__gemm_t *problems = purr__problems(pass);
-  int64_t num_problems = 0, num_rows = 0, row = minibatch->begin, expert = 0;
+  purr__batch_t batch = purr__batch_start(pass);
+  int64_t num_rows = 0, row = minibatch->begin, expert = 0;
   purr__run_t run;
   while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run)) {
-    const int64_t offset = run.begin - minibatch->begin;
-    problems[num_problems++] =
-        (purr__gemm_t){.m = run.end - run.begin,
-                       .n = hidden,
-                       .num_segments = 1,
-                       .segment = {{.a = purr__rows(a + offset * inner, inner),
-                                    .b = purr__rows(purr__weight(down, run.expert), down->row_stride),
-                                    .k = inner}},
-                       .c = y + offset * hidden,
-                       .c_dtype = PURR_DTYPE_BF16,
-                       .c_row_stride = hidden};
-    num_rows += run.end - run.begin;
+    const int64_t offset = run.begin - minibatch->begin, m = run.end - run.begin;
+    purr__bf16_t *rows = a + offset * inner;
+    purr__batch_add(
+        &batch, (purr__gemm_t){.m = m,
+                               .n = hidden,
+                               .num_segments = 1,
+                               .segment = {{.a = purr__rows(purr__quantize_rows(pass, rows, m, inner, rows), inner),
+                                            .b = purr__batch_weight(&batch, &pass->weights->down, run.expert, hidden,
+                                                                    inner, PURR_SCALE_ALONG_ROW, 0),
+                                            .k = inner}},
+                               .c = y + offset * hidden,
+                               .c_dtype = PURR_DTYPE_BF16,
+                               .c_row_stride = hidden});
+    purr__batch_end_expert(&batch);
+    num_rows += m;
   }
-  purr__host_gemm(pass->context, problems, num_problems);
+  purr__batch_finish(&batch);
   purr__pass_lap(pass, PURR_PHASE_DOWN);
   purr__step_push(pass, minibatch);
   purr__result_add_rows_done(pass->result, num_rows);

@@ -67,8 +67,9 @@ typedef enum purr__pull_what { PURR__PULL_X, PURR__PULL_D_OUTPUT } purr__pull_wh
 void purr__step_pull(purr__pass_t *pass, const purr__minibatch_t *minibatch, purr__pull_what_t what);
 /* Pushes ring rows (y, or dX) to their slots at home. */
 void purr__step_push(purr__pass_t *pass, const purr__minibatch_t *minibatch);
-/* g and u of a minibatch from the ring of tokens. */
-void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, purr__bf16_t *gate, purr__bf16_t *up);
+/* g and u of a minibatch from its tokens, [rows of the minibatch, H]. */
+void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, const purr__bf16_t *x,
+                        purr__bf16_t *gate, purr__bf16_t *up);
 
 /* a = bf16(silu(g) * u) with the layer's clamp, elementwise. */
 void purr__step_swiglu(const purr__pass_t *pass, const purr__bf16_t *gate, const purr__bf16_t *up, int64_t num_elements,
@@ -102,11 +103,36 @@ static inline purr__operand_t purr__columns(const purr__bf16_t *data, int64_t ro
 static inline const purr__bf16_t *purr__weight(const purr__view_t *view, int64_t expert) {
   return (const purr__bf16_t *)purr__view_slice(view, expert, sizeof(purr__bf16_t));
 }
-/* Room for the problems of one grouped GEMM. */
-static inline purr__gemm_t *purr__problems(const purr__pass_t *pass) {
-  return purr__workspace_at(pass->workspace, pass->plan, PURR__WS_TASKS);
-}
-_Static_assert(sizeof(purr__gemm_t) <= PURR__TASK_BYTES, "the task list of the workspace is too small");
+
+/* ---- batch.c: a grouped GEMM over the experts of a range of rows ----
+ * In BF16 all problems run together at the end. In MXFP8 each expert's problems run as soon as they are complete: their
+ * quantised weights share one scratch. Quantising a BF16 value and reading it back gives a BF16 value again, so the
+ * same GEMM serves both precisions. */
+typedef struct purr__batch {
+  purr__pass_t *pass;
+  purr__gemm_t *problems;
+  int64_t num_problems;
+} purr__batch_t;
+
+purr__batch_t purr__batch_start(purr__pass_t *pass);
+void purr__batch_add(purr__batch_t *batch, purr__gemm_t problem);
+void purr__batch_end_expert(purr__batch_t *batch);
+void purr__batch_finish(purr__batch_t *batch);
+
+/* An expert's weight matrix [rows, columns] as the operand b of a problem. `along` is the contraction axis: its rows,
+ * as in forward (element (row, k = column)), or its columns, as in the data gradients (element (column, k = row)).
+ * `scratch_idx` is 0 or 1, a different one for each weight of an expert's problems. */
+purr__operand_t purr__batch_weight(purr__batch_t *batch, const purr__view_t *view, int64_t expert, int64_t rows,
+                                   int64_t columns, int32_t along, int scratch_idx);
+
+/* Rows [num_rows, columns] for a GEMM that contracts over their columns: as they are, or in MXFP8 quantised into `to`,
+ * which may be the rows themselves. Returns where the operand's data is. */
+const purr__bf16_t *purr__quantize_rows(purr__pass_t *pass, const purr__bf16_t *rows, int64_t num_rows, int64_t columns,
+                                        purr__bf16_t *to);
+/* In MXFP8, quantises an expert's rows in place along the token axis, in blocks of 32 rows counted from the expert's
+ * first row, the last one short. Always 32: a longer block could be cut by a macrobatch's boundary, and the bits would
+ * depend on it. */
+void purr__quantize_tokens(purr__pass_t *pass, purr__bf16_t *rows, int64_t num_rows, int64_t columns);
 
 /* ---- shared.c: the shared expert of this rank's tokens ---- */
 

@@ -67,27 +67,30 @@ void purr__step_push(purr__pass_t *pass, const purr__minibatch_t *minibatch) {
   purr__pass_lap(pass, PURR_PHASE_COMBINE);
 }
 
-void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, purr__bf16_t *gate, purr__bf16_t *up) {
+void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, const purr__bf16_t *x,
+                        purr__bf16_t *gate, purr__bf16_t *up) {
   const int64_t hidden = pass->plan->layer.hidden_size, inner = pass->plan->layer.intermediate_size;
-  const purr__bf16_t *x = purr__ring_at(pass, PURR__WS_RING_X, hidden, minibatch);
   const purr__view_t *const weights[2] = {&pass->weights->gate, &pass->weights->up};
   purr__bf16_t *const results[2] = {gate, up};
-  purr__gemm_t *problems = purr__problems(pass);
-  int64_t num_problems = 0, row = minibatch->begin, expert = 0;
+  purr__batch_t batch = purr__batch_start(pass);
+  int64_t row = minibatch->begin, expert = 0;
   purr__run_t run;
-  while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run))
+  while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run)) {
+    const int64_t offset = run.begin - minibatch->begin;
     for (int i = 0; i < 2; i++)
-      problems[num_problems++] =
-          (purr__gemm_t){.m = run.end - run.begin,
-                         .n = inner,
-                         .num_segments = 1,
-                         .segment = {{.a = purr__rows(x + (run.begin - minibatch->begin) * hidden, hidden),
-                                      .b = purr__rows(purr__weight(weights[i], run.expert), weights[i]->row_stride),
-                                      .k = hidden}},
-                         .c = results[i] + (run.begin - minibatch->begin) * inner,
-                         .c_dtype = PURR_DTYPE_BF16,
-                         .c_row_stride = inner};
-  purr__host_gemm(pass->context, problems, num_problems);
+      purr__batch_add(&batch, (purr__gemm_t){.m = run.end - run.begin,
+                                             .n = inner,
+                                             .num_segments = 1,
+                                             .segment = {{.a = purr__rows(x + offset * hidden, hidden),
+                                                          .b = purr__batch_weight(&batch, weights[i], run.expert, inner,
+                                                                                  hidden, PURR_SCALE_ALONG_ROW, i),
+                                                          .k = hidden}},
+                                             .c = results[i] + offset * inner,
+                                             .c_dtype = PURR_DTYPE_BF16,
+                                             .c_row_stride = inner});
+    purr__batch_end_expert(&batch);
+  }
+  purr__batch_finish(&batch);
 }
 
 typedef struct swiglu_task {
