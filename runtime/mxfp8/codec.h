@@ -47,7 +47,6 @@ static inline uint8_t purr__e4m3_from_fp32(uint32_t value_bits, uint32_t scale) 
   const int element_exponent = exponent > -6 ? exponent : -6;
   const int shift = 20 + element_exponent - exponent;
   if (shift > 25) return (uint8_t)sign;
-  if (element_exponent > 8) return (uint8_t)(sign | PURR__E4M3_MAX);
   const uint32_t half = 1u << (shift - 1);
   const uint32_t rounded = (significand + half - 1 + (significand >> shift & 1u)) >> shift;
   const uint32_t code = ((uint32_t)(element_exponent + 6) << 3) + rounded; /* a carry steps to the next exponent */
