@@ -452,7 +452,10 @@ static purr_status_t make_plan(purr_context_t *context, const test_problem_t *p,
                                    .minibatch_rows = run->minibatch,
                                    .macrobatch_rows = run->macrobatch,
                                    .activation_memory = run->activation_memory,
-                                   .timeout_ms = 60000};
+                                   .timeout_ms = 60000,
+                                   .mxfp8_scale_rule = run->scale_rule,
+                                   .mxfp8_activation_granularity = run->activation_granularity,
+                                   .mxfp8_weight_granularity = run->weight_granularity};
   purr_config_t *config = NULL;
   purr_status_t status = purr_config_create(context, &layer, &config, err);
   if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, out_plan, err);

@@ -204,6 +204,32 @@ static void shared_expert(void) {
   }
 }
 
+/* F is exact in MXFP8 too, in every recipe. */
+static void mxfp8(void) {
+  for (int32_t rule = 0; rule <= 1; rule++)
+    for (int32_t weights = PURR_GRANULARITY_1X32; weights <= PURR_GRANULARITY_128X128; weights++) {
+      const bool wide = weights >= PURR_GRANULARITY_1X128;
+      const test_run_t run = {.precision = PURR_PRECISION_MXFP8,
+                              .scale_rule = rule,
+                              .weight_granularity = weights,
+                              .activation_granularity = wide ? PURR_GRANULARITY_1X128 : PURR_GRANULARITY_1X32,
+                              .ranks = 1 + weights % 2,
+                              .minibatch = 64,
+                              .macrobatch = 128,
+                              .activation_memory = weights == 1 ? -1 : 0};
+      test_problem_t *p = test_fixture_f(130, 256, 128, 8, 2, rule == 0 ? 128 : 0);
+      check_exact("MXFP8", p, &run);
+      test_problem_free(p);
+      /* B21: sizes whose blocks do not fill a tile of scales. */
+      p = test_fixture_f(130, 288, 160, 8, 1, 0);
+      check_exact("B21", p, &run);
+      test_problem_free(p);
+      p = test_fixture_f(5, 256, 128, 8, 2, 0);
+      check_exact("B31, MXFP8", p, &run);
+      test_problem_free(p);
+    }
+}
+
 /* ---- bug reports of other systems ---- */
 
 static void b01_empty_experts(void) {
@@ -411,6 +437,7 @@ int main(void) {
   return purr_test_main("fixture F", (purr_test_t[]){{"sizes and layouts", sizes_and_layouts},
                                                      {"small rings and replay", small_rings_and_replay},
                                                      {"shared expert", shared_expert},
+                                                     {"MXFP8 and B21", mxfp8},
                                                      {"B01 empty experts", b01_empty_experts},
                                                      {"B03 all tokens to one expert", b03_all_to_one_expert},
                                                      {"B05 dropped and bad ids", b05_dropped_and_bad_ids},

@@ -54,6 +54,32 @@ static void over_ranks_and_rings(void) {
   test_problem_free(p);
 }
 
+/* The same for MXFP8, whose blocks along the tokens must not depend on where a ring cuts an expert. */
+static void mxfp8_over_ranks_and_rings(void) {
+  test_problem_t *p = test_random(7, 150, 64, 96, 24, 3, 24, true);
+  for (int64_t t = 0; t < p->tokens; t += 2) p->ids[t * 3 + 2] = 5;
+  for (int32_t weights = PURR_GRANULARITY_1X32; weights <= PURR_GRANULARITY_128X128; weights += 3) {
+    test_run_t run = {.precision = PURR_PRECISION_MXFP8,
+                      .weight_granularity = weights,
+                      .activation_granularity = weights == 0 ? PURR_GRANULARITY_1X32 : PURR_GRANULARITY_1X128};
+    const uint64_t wanted = hash_of_run(p, &run);
+    static const struct {
+      int ranks, threads;
+      int64_t minibatch, macrobatch, kept;
+    } cases[] = {{1, 1, 64, 128, -1}, {2, 3, 64, 192, 0}, {3, 2, 128, 320, 4 * 96 * 320},
+                 {4, 1, 64, 128, -1}, {6, 2, 0, 0, 0},    {8, 5, 64, 128, 4 * 96 * 128}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+      run.ranks = cases[i].ranks;
+      run.threads = cases[i].threads;
+      run.minibatch = cases[i].minibatch;
+      run.macrobatch = cases[i].macrobatch;
+      run.activation_memory = cases[i].kept;
+      CU_ASSERT_EQUAL(hash_of_run(p, &run), wanted);
+    }
+  }
+  test_problem_free(p);
+}
+
 static void ragged(void) {
   test_problem_t *p = problem(2);
   const uint64_t wanted = hash_of_run(p, &(test_run_t){0});
@@ -129,6 +155,7 @@ static void replay_is_real(void) {
 
 int main(void) {
   return purr_test_main("bits of a layer", (purr_test_t[]){{"over ranks and rings", over_ranks_and_rings},
+                                                           {"MXFP8 over ranks and rings", mxfp8_over_ranks_and_rings},
                                                            {"ragged ranks", ragged},
                                                            {"over threads", over_threads},
                                                            {"whatever shares the batch", whatever_shares_the_batch},
