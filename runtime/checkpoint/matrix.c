@@ -52,14 +52,16 @@ static bool holds_exponents(const purr__entry_t *scales) {
 }
 
 /* The block that shares a scale is what config.json says; without a word there, 128 by 128 for factors as DeepSeek has
- * them, 1 by 32 for exponents as MXFP8 has them. Exponents may be MXFP8's whatever it says. */
+ * them, 1 by 32 for exponents as MXFP8 has them. Exponents may be MXFP8's whatever it says, and a file that does not
+ * say anything may have one factor a row. The shape decides. */
 static purr_status_t find_block(const purr_checkpoint_t *checkpoint, const purr__model_t *model,
                                 const purr__entry_t *entry, const char *needed_by, purr__matrix_t *matrix,
                                 purr_error_t *err) {
-  int64_t candidates[2][2] = {{model->block_rows, model->block_cols}, {1, 32}};
-  int num_candidates = holds_exponents(matrix->scales) ? 2 : 1;
+  bool is_given = model->block_rows > 0, has_exponents = holds_exponents(matrix->scales);
   bool is_packed = entry->num_dims == 3;
-  if (model->block_rows == 0) candidates[0][0] = candidates[0][1] = 128;
+  const int64_t candidates[2][2] = {{is_given ? model->block_rows : 128, is_given ? model->block_cols : 128},
+                                    {1, has_exponents ? 32 : matrix->num_cols}};
+  int num_candidates = has_exponents || !is_given ? 2 : 1;
   char allowed[256] = "";
   for (int i = 0; i < num_candidates; i++) {
     int64_t rows = candidates[i][0], cols = candidates[i][1];

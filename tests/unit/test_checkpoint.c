@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/json.h"
 #include "support/allocator.h"
 #include "support/checkpoint.h"
 #include "support/main.h"
@@ -197,6 +198,20 @@ static void reads_a_capture(void) {
   CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "no config.json"));
   ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_checkpoint_find(capture, NULL, &ids, &err));
   ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_checkpoint_find(capture, "input.x", NULL, &err));
+  char text[4096];
+  uint64_t length = 0;
+  ASSERT_OK(purr_checkpoint_describe(capture, PURR_FORMAT_TEXT, text, sizeof text, &length, &err));
+  CU_ASSERT_EQUAL(length, strlen(text));
+  CU_ASSERT_PTR_NOT_NULL(strstr(text, "input.topk_ids"));
+  ASSERT_STATUS(PURR_STATUS_BUFFER_TOO_SMALL,
+                purr_checkpoint_describe(capture, PURR_FORMAT_TEXT, text, length, &length, &err));
+  ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_checkpoint_describe(capture, 2, text, sizeof text, &length, &err));
+  ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_checkpoint_describe(NULL, 0, text, sizeof text, &length, &err));
+  ASSERT_OK(purr_checkpoint_describe(capture, PURR_FORMAT_JSON, text, sizeof text, &length, &err));
+  purr__json_t json;
+  purr__json_begin(&json, text, length, "description", &err);
+  purr__json_skip(&json);
+  CU_ASSERT_EQUAL(purr__json_next(&json), PURR__JSON_END);
   purr_checkpoint_destroy(capture);
   end(context, &memory);
 }
@@ -391,7 +406,9 @@ static void refuses_bad_indexes(void) {
       {INDEX("{\"a\": \"s.safetensors\", \"a\": \"s.safetensors\"}"), "'a' is in weight_map twice"},
       {INDEX("{\"a\": \"s.safetensors\", \"z\": \"s.safetensors\"}"),
        "'z' should be in 's.safetensors', but is not there"},
-      {INDEX("{\"a\": \"t.safetensors\"}"), "'a' should be in"},
+      {INDEX("{\"a\": \"t.safetensors\"}"), "'a' should be in 't.safetensors', but is not there"},
+      {INDEX("{\"a\": \"t.safetensors\", \"t\": \"s.safetensors\"}"),
+       "'a' should be in 't.safetensors', but is in s.safetensors"},
       {INDEX("{\"a\": \"s.safetensors\", \"q\": \"gone.safetensors\", \"q\": \"gone.safetensors\"}"),
        "'q' is in weight_map twice"},
       {INDEX("{\"a\": \"s.safetensors\", \"u\": \"twice.safetensors\"}"), "tensor 'a' is there twice"},

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/bf16.h"
+#include "checkpoint/json.h"
 #include "support/allocator.h"
 #include "support/checkpoint.h"
 #include "support/main.h"
@@ -297,6 +298,12 @@ static void check_variants(const variant_t *variants, size_t num_variants) {
     const char *part = strstr(text, "\nlayer 1: 4 experts, "); /* layer 0 is dense, or its tensors are missing */
     CU_ASSERT_PTR_NOT_NULL_FATAL(part);
     CU_ASSERT_PTR_NULL(strstr(part, "missing"));
+    ASSERT_OK(purr_checkpoint_describe(checkpoint, PURR_FORMAT_JSON, text, sizeof text, &length, &err));
+    purr__json_t json;
+    purr__json_begin(&json, text, length, "description", &err);
+    purr__json_skip(&json);
+    CU_ASSERT_EQUAL(purr__json_next(&json), PURR__JSON_END);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "{\"layer\": 1, \"moe\": true"));
     purr_checkpoint_destroy(checkpoint);
     folder_remove(&folder);
   }
@@ -370,6 +377,12 @@ static void turns_fp8_into_bf16(void) {
        .projections = GATE_UP_DOWN,
        .storage = FP8_FP32,
        .block_rows = 128,
+       .block_cols = 128},
+      {.config = QWEN3,
+       .module = mlp,
+       .projections = GATE_UP_DOWN,
+       .storage = FP8_BF16,
+       .block_rows = 1,
        .block_cols = 128},
       {.config = DEEPSEEK("deepseek_v3"),
        .module = mlp,

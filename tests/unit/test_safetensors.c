@@ -154,8 +154,10 @@ static void refuses_headers_that_lie(void) {
       {PAIR("\"shape\":[4],\"data_offsets\":[0,4]", "\"shape\":[4],\"data_offsets\":[0,4]"), 4, "overlaps"},
       {PAIR("\"shape\":[4],\"data_offsets\":[0,4]", "\"shape\":[2],\"data_offsets\":[1,3]"), 4, "overlaps"},
       {PAIR("\"shape\":[4],\"data_offsets\":[0,4]", "\"shape\":[0],\"data_offsets\":[2,2]"), 4, "overlaps"},
-      {PAIR("\"shape\":[2],\"data_offsets\":[0,2]", "\"shape\":[2],\"data_offsets\":[3,5]"), 5, "belong to no tensor"},
-      {PAIR("\"shape\":[2],\"data_offsets\":[1,3]", "\"shape\":[2],\"data_offsets\":[3,5]"), 5, "belong to no tensor"},
+      {PAIR("\"shape\":[2],\"data_offsets\":[0,2]", "\"shape\":[2],\"data_offsets\":[3,5]"), 5,
+       "bytes in front of tensor"},
+      {PAIR("\"shape\":[2],\"data_offsets\":[1,3]", "\"shape\":[2],\"data_offsets\":[3,5]"), 5,
+       "bytes in front of tensor"},
       {PAIR("\"shape\":[2],\"data_offsets\":[0,2]", "\"shape\":[2],\"data_offsets\":[2,4]"), 5, "last 1 bytes"},
       {"{}", 1, "last 1 bytes"},
       /* fields */
