@@ -465,8 +465,8 @@ typedef struct purr_plan_info {
 
 /* Makes a plan.
  * @param desc  NULL = all as in the config.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, NO_DEVICE,
- * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, CONFIG, UNSUPPORTED,
+ * NO_DEVICE, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *config,
                                         const purr_plan_desc_t *desc, purr_plan_t **out_plan, purr_error_t *err);
 
@@ -705,9 +705,9 @@ typedef struct purr_backward_args {
   const purr_tensor_t *d_output;     /* [T, H] BF16, device */
   const purr_tensor_t *d_x; /* [T, H] BF16, device, written; without the path through the router. May be NULL */
   const purr_tensor_t *d_topk_weights; /* [T, K] FP32, device, written; 0 for dropped slots. May be NULL */
-  const purr_weights_desc_t
-      *d_weights; /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of
-                     the shared expert are sums over this rank's tokens: the caller reduces them */
+  /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of the shared expert are sums over this
+   * rank's tokens: the caller reduces them. */
+  const purr_weights_desc_t *d_weights;
   purr_result_t *result;
   void *stream;
 } purr_backward_args_t;

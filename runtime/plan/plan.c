@@ -201,7 +201,8 @@ static uint64_t hash_of(const purr_plan_t *plan) {
 
 /* ---- public ---- */
 
-static purr_status_t apply_overrides(purr_layer_desc_t *layer, const purr_plan_desc_t *desc, purr_error_t *err) {
+static purr_status_t apply_overrides(purr_layer_desc_t *layer, const purr_plan_desc_t *desc,
+                                     const purr__places_t *places, purr_error_t *err) {
   if (desc->num_ranks < 0 || desc->max_tokens < 0 || desc->num_sms < 0 || desc->num_sms > 65536)
     return purr__fail(
         err, PURR_STATUS_INVALID_ARGUMENT,
@@ -212,7 +213,7 @@ static purr_status_t apply_overrides(purr_layer_desc_t *layer, const purr_plan_d
   if (desc->max_tokens > 0) layer->max_tokens = desc->max_tokens;
   if (desc->backend != PURR_BACKEND_AUTO) layer->backend = desc->backend;
   if (desc->precision != 0) layer->precision = desc->precision - 1;
-  return purr__layer_check(layer, err);
+  return purr__layer_check_at(layer, places, err);
 }
 
 purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *config, const purr_plan_desc_t *desc,
@@ -228,7 +229,7 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
     if (status != PURR_STATUS_OK) return status;
   }
   purr_layer_desc_t layer = config->layer;
-  status = apply_overrides(&layer, &own, err);
+  status = apply_overrides(&layer, &own, &config->places, err);
   if (status != PURR_STATUS_OK) return status;
 
   void *object;
