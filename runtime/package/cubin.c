@@ -226,7 +226,6 @@ enum {
   INFO_REQUIRED_THREADS = 0x10,
   INFO_FRAME_BYTES = 0x11,
   INFO_PARAM = 0x17,
-  INFO_PARAMS_BYTES = 0x19,
   INFO_REGISTERS = 0x2f,
   INFO_API_VERSION = 0x37,
   INFO_CLUSTER = 0x3d,
@@ -272,6 +271,12 @@ static void take_triple(const record_t *record, int out[3]) {
   for (int i = 0; i < 3; i++) out[i] = to_int(get32(record->payload + 4 * i));
 }
 
+/* The last word of a parameter's record. */
+static int param_bytes(const record_t *record) {
+  uint32_t last = get32(record->payload + 8);
+  return (int)(record->attribute == INFO_PARAM ? last >> 18 : last & 0xffff);
+}
+
 static void take_kernel_record(purr__cubin_t *cubin, purr__cubin_kernel_t *kernel, const record_t *record) {
   int triple[3];
   switch (record->attribute) {
@@ -291,10 +296,9 @@ static void take_kernel_record(purr__cubin_t *cubin, purr__cubin_kernel_t *kerne
       return;
     case INFO_PARAM:
     case INFO_PARAM_V2:
+      if (record->payload_bytes != 12) return;
       kernel->num_params++;
-      return;
-    case INFO_PARAMS_BYTES:
-      kernel->params_bytes = (int)record->value;
+      kernel->params_bytes = (int)purr__min((int64_t)kernel->params_bytes + param_bytes(record), INT32_MAX);
       return;
     case INFO_API_VERSION:
       if (record->payload_bytes == 4) { /* 124 is CUDA 12.4 */
@@ -425,12 +429,10 @@ bool purr__cubin_param(const purr__cubin_t *cubin, const purr__cubin_kernel_t *k
   record_t record;
   bool is_good;
   for (uint64_t at = 0; next_record(data, kernel->info_bytes, &at, &record, &is_good);) {
-    bool is_first_form = record.attribute == INFO_PARAM, is_second_form = record.attribute == INFO_PARAM_V2;
-    if ((!is_first_form && !is_second_form) || record.payload_bytes != 12) continue;
-    if (get16(record.payload + 4) != param_idx) continue;
+    bool is_param = record.attribute == INFO_PARAM || record.attribute == INFO_PARAM_V2;
+    if (!is_param || record.payload_bytes != 12 || get16(record.payload + 4) != param_idx) continue;
     *out_offset = get16(record.payload + 6);
-    uint32_t last = get32(record.payload + 8);
-    *out_bytes = (int)(is_first_form ? last >> 18 : last & 0xffff);
+    *out_bytes = param_bytes(&record);
     return true;
   }
   return false;

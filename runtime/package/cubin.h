@@ -28,15 +28,15 @@ bool purr__arch_fits(purr__arch_t arch, int cc_major, int cc_minor);
 bool purr__arch_is_better(purr__arch_t arch, purr__arch_t than);
 
 typedef struct purr__cubin_kernel {
-  const char *name;        /* the entry, inside the image */
-  int registers;           /* of a thread */
-  int static_shared_bytes; /* without what the driver reserves */
-  int stack_bytes;         /* of a thread: spilled registers and local arrays */
-  int num_spills;          /* instructions that store or reload a spilled register; -1 = the image does not say */
-  int exact_threads[3];    /* .reqntid: the only block shape that can be launched; 0 = not given */
-  int most_threads;        /* .maxntid: threads of a block at most; 0 = not given */
-  int cluster[3];          /* the cluster shape that is compiled in; 0 = none */
-  int num_params, params_bytes;
+  const char *name;             /* the entry, inside the image */
+  int registers;                /* of a thread */
+  int static_shared_bytes;      /* without what the driver reserves */
+  int stack_bytes;              /* of a thread: spilled registers and local arrays */
+  int num_spills;               /* instructions that store or reload a spilled register; -1 = the image does not say */
+  int exact_threads[3];         /* .reqntid: the only block shape that can be launched; 0 = not given */
+  int most_threads;             /* .maxntid: threads of a block at most; 0 = not given */
+  int cluster[3];               /* the cluster shape that is compiled in; 0 = none */
+  int num_params, params_bytes; /* the sum of their sizes, without the gaps that the toolkit chooses */
   uint64_t code_bytes;
   uint64_t info_offset, info_bytes; /* its records, for purr__cubin_param */
 } purr__cubin_kernel_t;
