@@ -148,14 +148,6 @@ __device__ __forceinline__ void tma_prefetch_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Named barrier `id` of `threads` threads: arrive does not wait. */
-__device__ __forceinline__ void barrier_arrive(int id, int threads) {
-  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void barrier_sync(int id, int threads) {
-  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 /* Waits until the phase with this parity has completed. */
 __device__ __forceinline__ void mbarrier_wait_acquire(uint64_t *barrier, uint32_t parity) {
   asm volatile(

@@ -9,7 +9,7 @@
  *   loader      registers  40  fills a ring of stages: weights with TMA; rows of x with cp.async, 16 bytes a thread,
  *                              since TMA cannot gather here; rows of a with TMA
  *   consumer 0  registers 232  rows  0 to  63 of the tile: 64 x 256 accumulators, then their way to memory
- *   consumer 1  registers 232  rows 64 to 127, kHeadStart stages behind, so that one multiplies while the other writes
+ *   consumer 1  registers 232  rows 64 to 127
  * The loader runs ahead over tile boundaries, so that the next tile arrives while results are written. A consumer
  * without rows in a tile leaves the tensor cores to the other: an expert's last 64 rows cost half a tile. Every output
  * element is one chain over ascending k. */
@@ -29,9 +29,6 @@ constexpr int kConsumerRows = kTileRows / kConsumers;
 constexpr int kLoaderRegisters = 40, kConsumerRegisters = 232;
 static_assert((kLoaderRegisters + kConsumers * kConsumerRegisters) * kWarpgroup <= 64512, "the register file");
 static_assert(kStageK == PURR__MAP_STAGE_K && kConsumerRows == PURR__MAP_ROWS_A, "the boxes of the tensor maps");
-
-constexpr int kHeadStart = 2; /* stages of consumer 0 before consumer 1 begins */
-enum NamedBarrier { kBarrierHeadStart = 1 };
 
 constexpr int kChunks = kStageK / 8;              /* 16-byte chunks of a row in one stage */
 constexpr int kRowsAtOnce = kWarpgroup / kChunks; /* rows that the loader gathers together */
@@ -162,8 +159,6 @@ __device__ __forceinline__ void load_tiles(const purr__gemm_tma_params_t &params
  * signals   empty */
 template <Role kRole>
 __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params, SharedStorage *shared, int consumer) {
-  bool owes_start = consumer == 0; /* to consumer 1 */
-  if (consumer == 1) ptx::barrier_sync(kBarrierHeadStart, kConsumers * kWarpgroup);
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
   const int first_row = consumer * kConsumerRows;
   Ring ring;
@@ -196,10 +191,6 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
 #pragma unroll
       for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64n256k16_bf16(sum, a + i * 2, b + i * 2, step + i != 0);
       ptx::wgmma_commit();
-      if (owes_start && (step == kHeadStart - 1 || step == num_steps - 1)) {
-        ptx::barrier_arrive(kBarrierHeadStart, kConsumers * kWarpgroup);
-        owes_start = false;
-      }
       if (step > 0) {
         ptx::wgmma_wait<1>();
         if (lane == 0) ptx::mbarrier_arrive_release(&shared->empty[previous]);
@@ -229,7 +220,6 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
           store_down(gemm, target[half], tile.column + block * 32, first);
       }
   }
-  if (owes_start) ptx::barrier_arrive(kBarrierHeadStart, kConsumers * kWarpgroup);
 }
 
 /* --------------------------------------------------------------------------------------------------------- kernel */

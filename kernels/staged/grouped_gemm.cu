@@ -103,15 +103,24 @@ struct Loader {
     }
   }
 
+  /* Fills all stages; one group each, empty or not. */
+  __device__ __forceinline__ void load_first(SharedStorage *shared) const {
+    for (int s = 0; s < kStages; s++) {
+      if (s * kStageK < k) load(shared, s, s);
+      ptx::cp_async_commit();
+    }
+  }
+
  private:
   int64_t b_step_up;
 };
 
-/* Multiplying: this warp's 64 x 64 accumulators.
- * reads one stage. */
+/* Multiplying: this warp's 64 x 64 accumulators, and the fragments of two steps of 16 k: one is read from shared memory
+ * while the other is multiplied. */
 template <Role kRole>
 struct Accumulators {
   float value[kRowGroups][kColumnGroups][4];
+  uint32_t a_part[2][kRowGroups][4], b_part[2][kColumnGroups / 2][4];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -128,26 +137,28 @@ struct Accumulators {
                                   : warp_column * kWarpWeightRows + j * 16;
   }
 
-  __device__ __forceinline__ void multiply(const SharedStorage *shared, int stage, int warp_row, int warp_column) {
+  /* Reads the fragments of 16 k, the step-th of a stage. */
+  __device__ __forceinline__ void fetch(const SharedStorage *shared, int stage, int step, int warp_row,
+                                        int warp_column) {
     const int lane = threadIdx.x % 32;
     const int a_row = warp_row * kWarpRows + lane % 16, b_row = lane % 8 + lane / 16 * 8;
     const uint32_t a = ptx::shared_address(shared->a[stage]) + a_row * kRowBytes + ((lane / 16 ^ swizzle(a_row)) << 4);
     const uint32_t b =
         ptx::shared_address(shared->b[stage]) + b_row * kRowBytes + ((lane / 8 % 2 ^ swizzle(b_row)) << 4);
 #pragma unroll
-    for (int step = 0; step < kStageK / 16; step++) {
-      uint32_t a_part[kRowGroups][4], b_part[kColumnGroups / 2][4];
+    for (int i = 0; i < kRowGroups; i++) ptx::ldmatrix_x4(a_part[step % 2][i], (a + i * 16 * kRowBytes) ^ step << 5);
 #pragma unroll
-      for (int i = 0; i < kRowGroups; i++) ptx::ldmatrix_x4(a_part[i], (a + i * 16 * kRowBytes) ^ step << 5);
+    for (int j = 0; j < kColumnGroups / 2; j++)
+      ptx::ldmatrix_x4(b_part[step % 2][j], (b + weight_row(warp_column, j) * kRowBytes) ^ step << 5);
+  }
+
+  __device__ __forceinline__ void multiply(int step) {
 #pragma unroll
-      for (int j = 0; j < kColumnGroups / 2; j++)
-        ptx::ldmatrix_x4(b_part[j], (b + weight_row(warp_column, j) * kRowBytes) ^ step << 5);
+    for (int i = 0; i < kRowGroups; i++)
 #pragma unroll
-      for (int i = 0; i < kRowGroups; i++)
-#pragma unroll
-        for (int j = 0; j < kColumnGroups; j++)
-          ptx::mma_m16n8k16_bf16(value[i][j], a_part[i], b_part[j / 2][j % 2 * 2], b_part[j / 2][j % 2 * 2 + 1]);
-    }
+      for (int j = 0; j < kColumnGroups; j++)
+        ptx::mma_m16n8k16_bf16(value[i][j], a_part[step % 2][i], b_part[step % 2][j / 2][j % 2 * 2],
+                               b_part[step % 2][j / 2][j % 2 * 2 + 1]);
   }
 
   __device__ __forceinline__ void store(const purr__gemm_t &gemm, const Tile &tile, int warp_row,
@@ -189,35 +200,42 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
   Loader<kRole> loader;
   Accumulators<kRole> sum;
   loader.start(params, tile);
-  for (int s = 0; s < kStages - 1; s++) {
-    if (s * kStageK < loader.k) loader.load(shared, s, s);
-    ptx::cp_async_commit();
-  }
+  loader.load_first(shared);
 
   for (bool more = true; more;) {
-    const int num_steps = (loader.k + kStageK - 1) / kStageK;
+    constexpr int kSteps = kStageK / 16;
+    const int num_stages = (loader.k + kStageK - 1) / kStageK;
     const bool has_rows = warp_row * kWarpRows < tile.num_rows;
     sum.clear();
-    for (int step = 0, stage = 0; step < num_steps; step++) {
-      ptx::cp_async_wait<kStages - 2>();
-      __syncthreads(); /* stage `step` is here for all; all are done with stage step-1, which is refilled now */
-      int ahead = step + kStages - 1;
-      if (ahead < num_steps) loader.load(shared, stage == 0 ? kStages - 1 : stage - 1, ahead);
+    ptx::cp_async_wait<kStages - 1>();
+    __syncthreads();
+    if (has_rows) sum.fetch(shared, 0, 0, warp_row, warp_column);
+    for (int n = 0, stage = 0; n < num_stages; n++) {
+      const int next_stage = stage == kStages - 1 ? 0 : stage + 1;
+#pragma unroll
+      for (int step = 0; step < kSteps; step++) {
+        const bool last = step == kSteps - 1;
+        if (last) {
+          ptx::cp_async_wait<kStages - 2>();
+          __syncthreads(); /* the next stage is here for all; all have read this one, which is refilled below */
+        }
+        if (has_rows) {
+          if (!last || n + 1 < num_stages)
+            sum.fetch(shared, last ? next_stage : stage, last ? 0 : step + 1, warp_row, warp_column);
+          sum.multiply(step);
+        }
+      }
+      if (n + kStages < num_stages) loader.load(shared, stage, n + kStages);
       ptx::cp_async_commit();
-      if (has_rows) sum.multiply(shared, stage, warp_row, warp_column);
-      stage = stage == kStages - 1 ? 0 : stage + 1;
+      stage = next_stage;
     }
 
     const Tile done = tile;
     t += gridDim.x;
     more = find_tile<kRole>(params, t, &tile);
-    __syncthreads(); /* all stages are free */
     if (more) {
       loader.start(params, tile);
-      for (int s = 0; s < kStages - 1; s++) {
-        if (s * kStageK < loader.k) loader.load(shared, s, s);
-        ptx::cp_async_commit();
-      }
+      loader.load_first(shared); /* after the last barrier every stage is free */
     }
     if (has_rows) sum.store(params.problem[done.problem], done, warp_row, warp_column);
   }

@@ -2,7 +2,7 @@
 """Times the staged forward's kernels beside PyTorch's eager layer, alternating, on the five shapes of the README.
 
 GPU time alone: the L2 is flushed and the launches hide behind a spin kernel. Usage:
-  bench_staged.py LIBRARY [--pairs N] [--zipf] [--only SUBSTRING] [--variants wgmma,mma]
+  bench_staged.py LIBRARY [--pairs N] [--zipf] [--only SUBSTRING | --shape NAME=T,H,I,E,K,S] [--variants wgmma,mma]
 """
 import argparse
 import ctypes
@@ -117,6 +117,7 @@ def main():
     parser.add_argument("--zipf", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--variants", default="wgmma,mma")
+    parser.add_argument("--shape", action="append", default=[], help="NAME=T,H,I,E,K,S instead of the five")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     library = ctypes.CDLL(arguments.library)
@@ -130,7 +131,8 @@ def main():
     dense = 2 * 8192**3 / medians([lambda: a @ b], 10)[0] / 1e9
     print(f"{torch.cuda.get_device_name()}, dense 8192^3 {dense:.0f} TFLOP/s", flush=True)
     results = {"dense": dense}
-    for name, shape in SHAPES.items():
+    shapes = {n: tuple(map(int, v.split(","))) for n, v in (s.split("=") for s in arguments.shape)} or SHAPES
+    for name, shape in shapes.items():
         if arguments.only not in name: continue
         layer = Layer(library, shape, arguments.zipf)
         works = [layer.eager] + [lambda w=(v == "wgmma"): layer.run(w) for v in variants]

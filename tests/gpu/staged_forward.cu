@@ -2,9 +2,12 @@
  *
  * The staged forward's kernels against what they must compute: the host's routing table byte for byte, fixture F bit
  * for bit, float64 with the contract's rounding points, equal bits over batches and group sizes. Needs a GPU; exits 77
- * without one. Usage: staged_forward [--quick] (small sizes only, for compute-sanitizer).
+ * without one. Usage:
+ *   staged_forward             everything
+ *   staged_forward --quick     small sizes only, for compute-sanitizer
+ *   staged_forward --unfilled  the same with memory that nothing wrote before, for its initcheck
  *
- * Every buffer is filled with 0xFF before use and has 4 KiB canaries on both sides. */
+ * Every buffer is otherwise filled with 0xFF before use. Each has 4 KiB canaries on both sides. */
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdio.h>
@@ -41,6 +44,7 @@ void expect(bool good, const std::string &what) {
  */
 
 constexpr size_t kCanary = 4096;
+bool fill_buffers = true;
 
 struct Buffer {
   char *base = nullptr;
@@ -49,7 +53,8 @@ struct Buffer {
   Buffer() = default;
   explicit Buffer(size_t n) : bytes(n) {
     CUDA(cudaMalloc(&base, n + 2 * kCanary));
-    CUDA(cudaMemset(base, 0xA5, n + 2 * kCanary));
+    CUDA(cudaMemset(base, 0xA5, kCanary));
+    CUDA(cudaMemset(data() + n, 0xA5, kCanary));
     poison();
   }
   Buffer(const Buffer &) = delete;
@@ -62,7 +67,9 @@ struct Buffer {
   ~Buffer() { cudaFree(base); }
 
   char *data() const { return base + kCanary; }
-  void poison() { CUDA(cudaMemset(data(), 0xFF, bytes)); }
+  void poison() {
+    if (fill_buffers) CUDA(cudaMemset(data(), 0xFF, bytes));
+  }
   bool intact() const {
     std::vector<unsigned char> edge(kCanary);
     for (int side = 0; side < 2; side++) {
@@ -126,7 +133,13 @@ __global__ void fill_random(uint16_t *data, int64_t num, uint64_t seed, float de
 /* ---------------------------------------------------------------------------------------------------- float64
  * reference
  *
- * One warp an element. With kRounded the contract's rounding points are kept, else nothing is rounded. */
+ * One warp an element. */
+
+enum Reference {
+  kExact,   /* float64, nothing rounded */
+  kRounded, /* float64 sums, the contract's rounding points */
+  kChain    /* the rounding points, and each sum one FP32 chain of fused multiply-adds: what rounding alone costs */
+};
 
 __device__ double bf16_to_double(uint16_t b) { return (double)__uint_as_float((uint32_t)b << 16); }
 __device__ double round_bf16(double d) {
@@ -137,14 +150,20 @@ __device__ double warp_sum(double v) {
   for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, d);
   return v;
 }
+template <Reference kMode>
 __device__ double dot(const double *a, const uint16_t *a16, const uint16_t *b, int64_t n) {
+  if (kMode == kChain) {
+    float chain = 0;
+    for (int64_t i = 0; i < n; i++) chain = fmaf(a ? (float)a[i] : bf16_to_double(a16[i]), bf16_to_double(b[i]), chain);
+    return chain;
+  }
   double sum = 0;
   for (int64_t i = threadIdx.x % 32; i < n; i += 32) sum += (a ? a[i] : bf16_to_double(a16[i])) * bf16_to_double(b[i]);
   return warp_sum(sum);
 }
 
 /* a [tokens][slots][n]: slot K is the shared expert. */
-template <bool kRounded>
+template <Reference kMode>
 __global__ void reference_gate_up(Layer l, const int64_t *tokens, double *a, int64_t width) {
   const int64_t i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, token = tokens[blockIdx.y];
   const int slot = blockIdx.z;
@@ -163,34 +182,34 @@ __global__ void reference_gate_up(Layer l, const int64_t *tokens, double *a, int
   const uint16_t *u_row = (const uint16_t *)(wu.by_expert ? wu.by_expert[id] : wu.data);
   if (!wg.by_expert) g_row += id * wg.expert_stride;
   if (!wu.by_expert) u_row += id * wu.expert_stride;
-  double g = dot(nullptr, x, g_row + i * wg.row_stride, l.hidden),
-         u = dot(nullptr, x, u_row + i * wu.row_stride, l.hidden);
-  if (kRounded) g = round_bf16(g), u = round_bf16(u);
+  double g = dot<kMode>(nullptr, x, g_row + i * wg.row_stride, l.hidden),
+         u = dot<kMode>(nullptr, x, u_row + i * wu.row_stride, l.hidden);
+  if (kMode != kExact) g = round_bf16(g), u = round_bf16(u);
   if (l.swiglu_limit > 0) {
     double limit = l.swiglu_limit;
     g = g > limit ? limit : g;
     u = u > limit ? limit : u < -limit ? -limit : u;
   }
   double value = g / (1 + exp(-g)) * u;
-  if (kRounded) value = round_bf16(value);
+  if (kMode != kExact) value = round_bf16(value);
   if (threadIdx.x % 32 == 0) a[(blockIdx.y * (int64_t)(l.top_k + 1) + slot) * width + i] = value;
 }
 
-template <bool kRounded>
+template <Reference kMode>
 __global__ void reference_down(Layer l, const int64_t *tokens, const double *a, int64_t width, double *out) {
   const int64_t h = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, token = tokens[blockIdx.y];
   if (h >= l.hidden) return;
   double sum = 0;
   a += blockIdx.y * (int64_t)(l.top_k + 1) * width;
   if (l.shared_intermediate > 0) {
-    sum = dot(a + l.top_k * width, nullptr, (const uint16_t *)l.shared_down.data + h * l.shared_down.row_stride,
-              l.shared_intermediate);
-    if (kRounded) sum = round_bf16(sum);
+    sum = dot<kMode>(a + l.top_k * width, nullptr, (const uint16_t *)l.shared_down.data + h * l.shared_down.row_stride,
+                     l.shared_intermediate);
+    if (kMode != kExact) sum = round_bf16(sum);
     if (l.shared_expert_gate != nullptr) {
       const uint16_t *x = static_cast<const uint16_t *>(l.x.data) + token * l.x.row_stride;
-      double z = 1 / (1 + exp(-dot(nullptr, x, (const uint16_t *)l.shared_expert_gate, l.hidden)));
+      double z = 1 / (1 + exp(-dot<kMode>(nullptr, x, (const uint16_t *)l.shared_expert_gate, l.hidden)));
       sum *= z;
-      if (kRounded) sum = round_bf16(sum);
+      if (kMode != kExact) sum = round_bf16(sum);
     }
   }
   for (int k = 0; k < l.top_k; k++) {
@@ -200,11 +219,12 @@ __global__ void reference_down(Layer l, const int64_t *tokens, const double *a, 
     if (id < 0) continue;
     const uint16_t *row = (const uint16_t *)(l.down.by_expert ? l.down.by_expert[id] : l.down.data);
     if (!l.down.by_expert) row += id * l.down.expert_stride;
-    double y = dot(a + k * width, nullptr, row + h * l.down.row_stride, l.intermediate);
-    if (kRounded) y = round_bf16(y);
-    sum += y * l.topk_weights[token * l.weights_row_stride + k * l.weights_column_stride];
+    double y = dot<kMode>(a + k * width, nullptr, row + h * l.down.row_stride, l.intermediate);
+    if (kMode != kExact) y = round_bf16(y);
+    const float weight = l.topk_weights[token * l.weights_row_stride + k * l.weights_column_stride];
+    sum = kMode == kChain ? fmaf(weight, (float)y, (float)sum) : sum + y * weight;
   }
-  if (kRounded) sum = round_bf16(sum);
+  if (kMode != kExact) sum = round_bf16(sum);
   if (threadIdx.x % 32 == 0) out[blockIdx.y * l.hidden + h] = sum;
 }
 
@@ -460,33 +480,38 @@ struct Case {
     Buffer d_tokens((size_t)n * 8), da((size_t)(n * (shape.K + 1) * width) * 8), dout((size_t)(n * shape.H) * 8);
     d_tokens.upload(tokens);
     const std::vector<uint16_t> o = out.download<uint16_t>((size_t)(shape.T * out_stride));
-    double error[2];
-    for (int rounded = 1; rounded >= 0; rounded--) {
-      const dim3 up_grid((unsigned)((width + 7) / 8), (unsigned)n, (unsigned)(shape.K + (shape.S > 0)));
-      const dim3 down_grid((unsigned)((shape.H + 7) / 8), (unsigned)n);
-      const int64_t *t = (const int64_t *)d_tokens.data();
-      if (rounded) {
-        reference_gate_up<true><<<up_grid, 256>>>(layer, t, (double *)da.data(), width);
-        reference_down<true><<<down_grid, 256>>>(layer, t, (double *)da.data(), width, (double *)dout.data());
-      } else {
-        reference_gate_up<false><<<up_grid, 256>>>(layer, t, (double *)da.data(), width);
-        reference_down<false><<<down_grid, 256>>>(layer, t, (double *)da.data(), width, (double *)dout.data());
-      }
+    const dim3 up_grid((unsigned)((width + 7) / 8), (unsigned)n, (unsigned)(shape.K + (shape.S > 0)));
+    const dim3 down_grid((unsigned)((shape.H + 7) / 8), (unsigned)n);
+    const int64_t *t = (const int64_t *)d_tokens.data();
+    double *a = (double *)da.data(), *result = (double *)dout.data();
+    std::vector<double> want[3];
+    for (int mode = kExact; mode <= kChain; mode++) {
+      if (mode == kExact) reference_gate_up<kExact><<<up_grid, 256>>>(layer, t, a, width);
+      if (mode == kExact) reference_down<kExact><<<down_grid, 256>>>(layer, t, a, width, result);
+      if (mode == kRounded) reference_gate_up<kRounded><<<up_grid, 256>>>(layer, t, a, width);
+      if (mode == kRounded) reference_down<kRounded><<<down_grid, 256>>>(layer, t, a, width, result);
+      if (mode == kChain) reference_gate_up<kChain><<<up_grid, 256>>>(layer, t, a, width);
+      if (mode == kChain) reference_down<kChain><<<down_grid, 256>>>(layer, t, a, width, result);
       CUDA(cudaDeviceSynchronize());
-      std::vector<double> want = dout.download<double>((size_t)(n * shape.H));
-      double difference = 0, norm = 0;
-      for (int64_t i = 0; i < n; i++)
-        for (int64_t h = 0; h < shape.H; h++) {
-          double w = want[(size_t)(i * shape.H + h)];
-          double d = fp32(o[(size_t)(tokens[(size_t)i] * out_stride + h)]) - w;
-          difference += d * d;
-          norm += w * w;
-        }
-      error[rounded] = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
-      if (!(error[rounded] == error[rounded])) error[rounded] = 1e9;
+      want[mode] = dout.download<double>((size_t)(n * shape.H));
     }
-    printf("%-64s %s rounded %.3e  unrounded %.3e  launches %d\n", name.c_str(), layer.use_wgmma ? "wgmma" : "mma  ",
-           error[1], error[0], num_launches);
+    double difference[3] = {}, norm[3] = {}, error[3];
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t h = 0; h < shape.H; h++) {
+        const size_t at = (size_t)(i * shape.H + h);
+        const double got = fp32(o[(size_t)(tokens[(size_t)i] * out_stride + h)]);
+        const double d[3] = {got - want[kExact][at], got - want[kRounded][at], want[kChain][at] - want[kRounded][at]};
+        for (int m = 0; m < 3; m++) difference[m] += d[m] * d[m];
+        for (int m = 0; m < 3; m++)
+          norm[m] += want[m == kExact ? kExact : kRounded][at] * want[m == kExact ? kExact : kRounded][at];
+      }
+    for (int m = 0; m < 3; m++) {
+      error[m] = norm[m] > 0 ? sqrt(difference[m] / norm[m]) : sqrt(difference[m]);
+      if (!(error[m] == error[m])) error[m] = 1e9;
+    }
+    printf("%-64s %s error to float64 with rounding points %.3e (an FP32 chain: %.3e), without %.3e, launches %d\n",
+           name.c_str(), layer.use_wgmma ? "wgmma" : "mma  ", error[kRounded], error[kChain], error[kExact],
+           num_launches);
     expect(error[1] <= 1e-3 && error[0] <= 5e-3, name + ": accuracy");
   }
 };
@@ -856,7 +881,12 @@ void test_large_offsets(int64_t T, int wgmma) {
 }  // namespace
 
 int main(int argc, char **argv) {
-  const bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+  const bool quick = argc > 1;
+  if (argc > 2 || (quick && strcmp(argv[1], "--quick") != 0 && strcmp(argv[1], "--unfilled") != 0)) {
+    printf("usage: staged_forward [--quick | --unfilled]\n");
+    return 2;
+  }
+  fill_buffers = !quick || strcmp(argv[1], "--unfilled") != 0;
   int num_devices = 0;
   if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
     printf("skipped: no GPU\n");
@@ -868,7 +898,8 @@ int main(int argc, char **argv) {
   printf("%s, sm_%d%d\n", properties.name, properties.major, properties.minor);
 
   for (int wgmma = 0; wgmma <= has_wgmma; wgmma++) {
-    test_random({37, 288, 160, 8, 2, 96}, kInt64 | kStrided | kGated | kSave, "dropped", wgmma, 0.7f, 1000);
+    test_random({37, 288, 160, 8, 2, 96}, kInt64 | (fill_buffers ? kStrided : 0) | kGated | kSave, "dropped", wgmma,
+                0.7f, 1000);
     test_random({70, 8, 8, 4, 3, 8}, kPointers, "uniform", wgmma, 0, 1000);
     if (quick) {
       test_random({150, 200, 136, 3, 2, 0}, kSave, "uniform", wgmma, 0, 1000);
