@@ -1,0 +1,2 @@
+#define PURR__ISA_NAME baseline
+#include "backends/host/kernels.inc"
