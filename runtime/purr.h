@@ -813,6 +813,73 @@ PURR_API void purr_checkpoint_layer_destroy(purr_checkpoint_layer_t *layer);
 /* Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_checkpoint_destroy(purr_checkpoint_t *checkpoint);
 
+/* ------------------------------------------------------------------------------------------------- kernel packages */
+
+/* GPU kernels, compiled ahead of time: a folder or a tar (ustar) of cubins with a manifest.json, which says of each
+ * kernel what it is for, what it was compiled for, what it needs and which shapes it serves. Nothing in a package is
+ * trusted: links and paths are not followed, and an image goes to the driver only after its SHA-256, its architecture
+ * and what it says of its kernels were found to be what the manifest says.
+ *
+ * A context uses, in this order: the packages added to it; those of PURR_PACKAGE_PATH (absolute paths with colons
+ * between them, each a package or a folder of packages; ignored in a process with more rights than its caller); those in
+ * purr/packages beside the library. The first package that has a kernel wins. */
+typedef struct purr_package purr_package_t;
+
+/* Opens a package and reads its manifest.
+ * @param path  a folder or a tar file.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, IO, PACKAGE, INCOMPATIBLE_BINARY (the manifest is newer
+ * than the library), OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_package_open(purr_context_t *context, const char *path, purr_package_t **out_package,
+                                         purr_error_t *err);
+
+/* The same from memory.
+ * @param data, num_bytes  a tar, host memory, copied.
+ * @param name             stands for the file in messages; NULL = "package".
+ * Threads: any. Collective: no. Returns: as purr_package_open. Since 0.1. */
+PURR_API purr_status_t purr_package_open_memory(purr_context_t *context, const void *data, uint64_t num_bytes,
+                                                const char *name, purr_package_t **out_package, purr_error_t *err);
+
+/* Reads every image and holds it against the manifest. No GPU is needed. (What a device uses is checked when it is
+ * loaded, whether this was called or not.)
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, IO, PACKAGE, MISSING_KERNEL, INCOMPATIBLE_BINARY,
+ * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_package_verify(const purr_package_t *package, purr_error_t *err);
+
+/* Prints what is in the package: for each kernel what the manifest says and, from its image, registers, shared memory,
+ * stack and spills. An image that cannot be read is listed with the reason.
+ * @param format                        PURR_FORMAT_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_package_describe(const purr_package_t *package, int32_t format, char *buffer,
+                                             uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
+/* A context that uses the package keeps it.  Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_package_destroy(purr_package_t *package);
+
+/* Lets the context use a package, before those that it finds by itself and behind those added earlier.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE (the context has already looked for its
+ * kernels), PACKAGE (too many), OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_context_add_package(purr_context_t *context, purr_package_t *package, purr_error_t *err);
+
+/* Prints what one cubin was compiled for and what its kernels need, without a GPU.
+ * @param path                                  the file
+ * @param format, buffer, capacity, out_length  as in purr_package_describe.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, IO, PACKAGE, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY,
+ * FORKED. Since 0.1. */
+PURR_API purr_status_t purr_cubin_describe(purr_context_t *context, const char *path, int32_t format, char *buffer,
+                                           uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
+/* -------------------------------------------------------------------------------------------------------- diagnosis */
+
+/* Looks at everything that GPU backends need, and says what works, what does not and what to do about it: library,
+ * driver, devices, access between them, packages, the kernels of each device (which are loaded for it). A machine
+ * without a GPU is no problem; a driver that is too old or a package that is damaged is one.
+ * @param format, buffer, capacity, out_length  as in purr_package_describe.
+ * @param out_num_problems                      may be NULL.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_context_diagnose(purr_context_t *context, int32_t format, char *buffer, uint64_t capacity,
+                                             uint64_t *out_length, int32_t *out_num_problems, purr_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

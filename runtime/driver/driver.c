@@ -1,5 +1,6 @@
 /* Finds the CUDA driver, fills the table of its functions, lists the devices, and turns its errors into ours. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/context.h"

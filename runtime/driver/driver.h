@@ -52,7 +52,8 @@ struct purr__device {
 /* ---- finding it (driver.c) ---- */
 
 /* The driver, loaded and initialised by the first caller. NO_DEVICE says in one sentence what is missing, too old or
- * broken, and what to do; FORKED where the driver was already in use before this process was forked. */
+ * broken, and what to do; native_code is then ENOENT where there is no driver at all. FORKED where the driver was
+ * already in use before this process was forked. */
 purr_status_t purr__driver_get(purr_context_t *context, purr__driver_t **out_driver, purr_error_t *err);
 
 /* A device by its number, or with -1 the one whose context is current on this thread, else device 0. */

@@ -166,9 +166,7 @@ static purr_status_t load_kernels(purr__device_t *device, const purr__package_li
   }
   for (int i = 0; status == PURR_STATUS_OK && i < kernels->num_kernels; i++) {
     purr__kernel_t *kernel = &kernels->kernels[i];
-    pthread_mutex_lock(&kernel->package->mutex); /* another context may use the same package */
     status = load_image(kernel->package, kernel->entry->image_idx, device, err);
-    pthread_mutex_unlock(&kernel->package->mutex);
     if (status == PURR_STATUS_OK) status = load_kernel(kernel, err);
   }
   if (entered) purr__device_leave(device);

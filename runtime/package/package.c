@@ -16,7 +16,6 @@ static void package_free(purr__package_t *package) {
   purr__release(context, package->libraries);
   purr__manifest_free(context, &package->manifest);
   purr__package_source_close(&package->source);
-  pthread_mutex_destroy(&package->mutex);
   purr__release(context, package);
 }
 
@@ -52,7 +51,6 @@ static purr_status_t package_create(purr_context_t *context, purr__package_t **o
   package->num_refs = 1;
   package->context = context;
   package->source = (purr__package_source_t){.context = context, .fd = -1};
-  pthread_mutex_init(&package->mutex, NULL);
   *out_package = package;
   return PURR_STATUS_OK;
 }

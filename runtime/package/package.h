@@ -13,15 +13,14 @@
 
 /* ---- one package (package.c) ---- */
 
-/* Shared by the public handle and by the context that uses it. Does not keep the context alive. */
+/* Shared by the public handle and by the context's list. Does not keep the context alive. */
 typedef struct purr__package {
   atomic_int num_refs;
   purr_context_t *context;
   purr__package_source_t source;
   purr__manifest_t manifest;
-  pthread_mutex_t mutex;  /* held while an image is loaded */
   purr__driver_t *driver; /* of the libraries, once there is one */
-  CUlibrary *libraries;   /* [num_images] NULL until loaded */
+  CUlibrary *libraries;   /* [num_images] NULL until loaded; guarded by the list's mutex */
 } purr__package_t;
 
 /* Opens a folder or a tar and reads its manifest; the images are not read yet.
