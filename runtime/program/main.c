@@ -16,6 +16,8 @@ static const command_t commands[] = {
     {"verify", "check a layer of a checkpoint against captured tensors", cmd_verify},
     {"plan", "explain a layer: shapes, memory, minibatch, backend; needs no GPU", cmd_plan},
     {"config", "check a layer config, or make one from a checkpoint", cmd_config},
+    {"inspect", "say what a package, cubin, checkpoint or config holds", cmd_inspect},
+    {"doctor", "say what works on this machine and what to do about the rest", cmd_doctor},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 

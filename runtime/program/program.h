@@ -20,6 +20,8 @@ int cmd_run(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_config(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 
 /* ---- messages (main.c) ----
  * Prints "purr COMMAND: what" and, on a second line, what to do next; returns EXIT_BAD_INPUT. */

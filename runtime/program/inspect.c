@@ -1,0 +1,156 @@
+/* purr inspect: says what a file holds, whatever it is that Purr reads. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "program.h"
+
+static const help_t help = {
+    .command = "inspect",
+    .usage = "PATH [--json]",
+    .about =
+        "Says what a file or folder holds. Nothing is run and no GPU is needed. PATH is one of\n"
+        "  a kernel package   a folder with manifest.json, or a tar of one: its kernels with what they were\n"
+        "                     compiled for, registers, shared memory, stack and spills; every image is checked\n"
+        "                     against the manifest (exit code 1 when one is not what it says)\n"
+        "  a cubin            the same of one image, without a manifest\n"
+        "  a checkpoint       a folder with config.json or safetensors files, or one such file: per layer the\n"
+        "                     experts, shapes, types, bytes, and what is missing\n"
+        "  a layer config     *.yaml: the layer with all its keys",
+    .example =
+        "  purr inspect /usr/lib/purr/packages/purr\n"
+        "  purr inspect grouped_gemm.sm_90a.cubin --json\n"
+        "  purr inspect Qwen3-30B-A3B",
+};
+
+typedef enum kind { KIND_UNKNOWN, KIND_PACKAGE, KIND_CUBIN, KIND_CHECKPOINT, KIND_CONFIG } kind_t;
+
+/* ---- what it is ---- */
+
+static bool has_file(const char *folder, const char *name) {
+  char path[4096];
+  struct stat info;
+  return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && lstat(path, &info) == 0;
+}
+
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), end_length = strlen(end);
+  return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* By its content where that is telling, else by its name. */
+static kind_t kind_of_file(const char *path) {
+  char head[512] = {0};
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return KIND_UNKNOWN;
+  size_t length = fread(head, 1, sizeof head, file);
+  fclose(file);
+  if (ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json")) return KIND_CHECKPOINT;
+  if (ends_with(path, ".yaml") || ends_with(path, ".yml")) return KIND_CONFIG;
+  if (ends_with(path, ".cubin") || (length >= 4 && memcmp(head, "\177ELF", 4) == 0)) return KIND_CUBIN;
+  if (ends_with(path, ".purr") || (length >= 262 && memcmp(head + 257, "ustar", 5) == 0)) return KIND_PACKAGE;
+  return KIND_UNKNOWN;
+}
+
+static kind_t kind_of(const char *path, const struct stat *info) {
+  if (!S_ISDIR(info->st_mode)) return S_ISREG(info->st_mode) ? kind_of_file(path) : KIND_UNKNOWN;
+  if (has_file(path, "manifest.json")) return KIND_PACKAGE;
+  return KIND_CHECKPOINT; /* its reader says best what a checkpoint's folder lacks */
+}
+
+/* ---- describing it ---- */
+
+static purr_status_t describe_package(const void *package, int32_t format, char *buffer, uint64_t capacity,
+                                      uint64_t *out_length, purr_error_t *err) {
+  return purr_package_describe(package, format, buffer, capacity, out_length, err);
+}
+
+static int inspect_package(purr_context_t *context, const char *path, bool json) {
+  purr_package_t *package;
+  purr_error_t err = PURR_ERROR_INIT;
+  if (purr_package_open(context, path, &package, &err) != PURR_STATUS_OK)
+    return fail_call("inspect", "a package is a folder with manifest.json and the cubins it names, or a tar of one",
+                     &err);
+  int code = print_description("inspect", describe_package, package, json);
+  if (code == EXIT_GOOD && purr_package_verify(package, &err) != PURR_STATUS_OK) {
+    fail_call("inspect", "this package will not be loaded; get it again from where it came", &err);
+    code = EXIT_CHECK_FAILED;
+  }
+  purr_package_destroy(package);
+  return code;
+}
+
+typedef struct cubin {
+  purr_context_t *context;
+  const char *path;
+} cubin_t;
+
+static purr_status_t describe_cubin(const void *object, int32_t format, char *buffer, uint64_t capacity,
+                                    uint64_t *out_length, purr_error_t *err) {
+  const cubin_t *cubin = object;
+  return purr_cubin_describe(cubin->context, cubin->path, format, buffer, capacity, out_length, err);
+}
+
+static purr_status_t describe_checkpoint(const void *checkpoint, int32_t format, char *buffer, uint64_t capacity,
+                                         uint64_t *out_length, purr_error_t *err) {
+  return purr_checkpoint_describe(checkpoint, format, buffer, capacity, out_length, err);
+}
+
+static int inspect_checkpoint(purr_context_t *context, const char *path, bool json) {
+  purr_checkpoint_t *checkpoint;
+  purr_error_t err = PURR_ERROR_INIT;
+  if (purr_checkpoint_open(context, path, &checkpoint, &err) != PURR_STATUS_OK)
+    return fail_call("inspect", "a folder is a package (manifest.json) or a checkpoint (safetensors files)", &err);
+  int code = print_description("inspect", describe_checkpoint, checkpoint, json);
+  purr_checkpoint_destroy(checkpoint);
+  return code;
+}
+
+static purr_status_t describe_config(const void *config, int32_t format, char *buffer, uint64_t capacity,
+                                     uint64_t *out_length, purr_error_t *err) {
+  return purr_config_describe(config, format, buffer, capacity, out_length, err);
+}
+
+static int inspect_config(purr_context_t *context, const char *path, bool json) {
+  purr_config_t *config;
+  purr_error_t err = PURR_ERROR_INIT;
+  if (purr_config_load(context, path, &config, &err) != PURR_STATUS_OK)
+    return fail_call("inspect", "configs/schema.yaml explains every key", &err);
+  int code = print_description("inspect", describe_config, config, json);
+  purr_config_destroy(config);
+  return code;
+}
+
+static int inspect(purr_context_t *context, const char *path, bool json) {
+  struct stat info;
+  if (stat(path, &info) != 0) return fail("inspect", NULL, "%s: %s", path, strerror(errno));
+  switch (kind_of(path, &info)) {
+    case KIND_PACKAGE:
+      return inspect_package(context, path, json);
+    case KIND_CUBIN:
+      return print_description("inspect", describe_cubin, &(cubin_t){context, path}, json);
+    case KIND_CHECKPOINT:
+      return inspect_checkpoint(context, path, json);
+    case KIND_CONFIG:
+      return inspect_config(context, path, json);
+    default:
+      return fail("inspect", "see what can be inspected with: purr inspect --help",
+                  "%s is neither a package, a cubin, a checkpoint nor a layer config", path);
+  }
+}
+
+int cmd_inspect(int argc, char **argv) {
+  const char *path;
+  bool json = false;
+  const option_t table[] = {{.name = "json", .kind = OPTION_FLAG, .value = &json, .help = "print one JSON object"},
+                            {0}};
+  int code = options_parse(&help, table, argc, argv, &path, 1);
+  if (code != OPTIONS_GO_ON) return code;
+  if (path == NULL) return fail("inspect", "for example: purr inspect Qwen3-30B-A3B", "a PATH is needed");
+  purr_context_t *context;
+  purr_error_t err = PURR_ERROR_INIT;
+  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) return fail_call("inspect", NULL, &err);
+  code = inspect(context, path, json);
+  purr_context_destroy(context);
+  return code;
+}
