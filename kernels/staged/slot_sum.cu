@@ -10,6 +10,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kColumns = 8;    /* of a thread: 16 bytes */
 constexpr int kSlotsAhead = 4; /* rows whose loads are in flight together */
+#if __CUDA_ARCH__ >= 900
+constexpr int kBlocksPerSm = 6;
+#else
+constexpr int kBlocksPerSm = 5; /* with six, the compiler for sm_80 to sm_89 spills */
+#endif
 static_assert(kThreads * kColumns == PURR__SLOT_SUM_COLUMNS, "one block covers PURR__SLOT_SUM_COLUMNS columns");
 
 struct Columns {
@@ -61,7 +66,7 @@ __device__ float gate_score(const purr__slot_sum_params_t &params, int64_t token
 
 /* reads   ids, weights of slots that are not dropped, slot rows, the shared expert's row, x and the gate
  * writes  out, score */
-extern "C" __global__ void __launch_bounds__(kThreads, 6)
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params) {
   const int64_t token = blockIdx.x;
   const int column = blockIdx.y * PURR__SLOT_SUM_COLUMNS + threadIdx.x * kColumns;
