@@ -43,6 +43,16 @@ void purr__device_leave(purr__device_t *device) {
   (void)device->driver->cuda.cuCtxPopCurrent(&popped); /* fails only where the driver is gone */
 }
 
+int purr__device_allow_capture(purr__device_t *device) {
+  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  (void)device->driver->cuda.cuThreadExchangeStreamCaptureMode(&mode);
+  return mode;
+}
+
+void purr__device_restore_capture(purr__device_t *device, int mode) {
+  (void)device->driver->cuda.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 /* ---- memory ---- */
 
 #define MEMORY_ALIGNMENT 256u
@@ -98,8 +108,10 @@ purr_status_t purr__device_allocate(purr__device_t *device, uint64_t bytes, cons
   purr_context_t *context = device->driver->context;
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
+  int mode = purr__device_allow_capture(device);
   status = context->device_allocator.allocate != NULL ? allocate_from_hook(device, bytes, what, out_memory, err)
                                                       : allocate_from_driver(device, bytes, what, out_memory, err);
+  purr__device_restore_capture(device, mode);
   purr__device_leave(device);
   if (status == PURR_STATUS_OK) count_device_bytes(context, bytes);
   return status;
@@ -111,10 +123,12 @@ void purr__device_release(purr__device_t *device, void *memory, uint64_t bytes) 
   const purr__cuda_t *cuda = &device->driver->cuda;
   /* On a lost device too: the hook's owner wants its memory back, and the driver's refusal does no harm. */
   bool entered = cuda->cuCtxPushCurrent(device->primary) == CUDA_SUCCESS;
+  int mode = purr__device_allow_capture(device);
   if (context->device_allocator.release != NULL)
     context->device_allocator.release(context->device_allocator.user, device->ordinal, memory, bytes);
   else
     (void)cuda->cuMemFree((CUdeviceptr)(uintptr_t)memory);
+  purr__device_restore_capture(device, mode);
   if (entered) purr__device_leave(device);
   atomic_fetch_sub_explicit(&context->device_bytes, bytes, memory_order_relaxed);
 }
@@ -125,9 +139,11 @@ purr_status_t purr__device_allocate_pinned(purr__device_t *device, uint64_t byte
   void *memory = NULL;
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
+  int mode = purr__device_allow_capture(device);
   status =
       PURR__CUDA(device, err, cuMemHostAlloc, (&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
                  "allocating %llu bytes of page-locked memory", (unsigned long long)bytes);
+  purr__device_restore_capture(device, mode);
   purr__device_leave(device);
   if (status == PURR_STATUS_OK) *out_memory = memory;
   return status;
@@ -137,7 +153,9 @@ void purr__device_release_pinned(purr__device_t *device, void *memory) {
   if (memory == NULL) return;
   const purr__cuda_t *cuda = &device->driver->cuda;
   bool entered = cuda->cuCtxPushCurrent(device->primary) == CUDA_SUCCESS;
+  int mode = purr__device_allow_capture(device);
   (void)cuda->cuMemFreeHost(memory);
+  purr__device_restore_capture(device, mode);
   if (entered) purr__device_leave(device);
 }
 

@@ -247,8 +247,8 @@ static purr_status_t driver_create(purr_context_t *context, void **out_part, pur
   /* Never unloaded: the driver has threads of its own. */
   driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (driver->library == NULL)
-    status = purr__fail(
-        err, PURR_STATUS_NO_DEVICE,
+    status = purr__fail_errno(
+        err, PURR_STATUS_NO_DEVICE, ENOENT,
         "there is no CUDA driver (%s); install NVIDIA's driver, or give the container access to the GPU", dlerror());
   if (status == PURR_STATUS_OK) status = load_symbols(driver, library, err);
   if (status == PURR_STATUS_OK) status = initialize(driver, library, err);

@@ -81,6 +81,11 @@ static inline bool purr__driver_is_lost(const purr__driver_t *driver) {
 purr_status_t purr__device_enter(purr__device_t *device, purr_error_t *err);
 void purr__device_leave(purr__device_t *device);
 
+/* Around calls that allocate, free or load: another thread's graph capture in global mode must not be broken by them.
+ * Returns the mode to go back to. */
+int purr__device_allow_capture(purr__device_t *device);
+void purr__device_restore_capture(purr__device_t *device, int mode);
+
 /* Device memory, from the context's device hook or the driver, 256-byte aligned, not cleared. 0 bytes give NULL. */
 purr_status_t purr__device_allocate(purr__device_t *device, uint64_t bytes, const char *what, void **out_memory,
                                     purr_error_t *err);

@@ -83,6 +83,8 @@ static void add_driver(diagnosis_t *d) {
   } else if (status == PURR_STATUS_OK) {
     purr__text_add(&d->text, "driver    works, CUDA %d.%d\n", d->driver->version / 1000,
                    d->driver->version % 1000 / 10);
+  } else if (d->num_problems > 0) {
+    purr__text_add(&d->text, "driver    cannot be used, see below\n");
   } else {
     purr__text_add(&d->text, "driver    none: %s\n", err.message);
   }
@@ -116,7 +118,7 @@ static void add_packages(diagnosis_t *d) {
   } else if (status != PURR_STATUS_OK) {
     purr__text_add(&d->text, "packages  cannot be used, see below\n");
   } else {
-    purr__text_add(&d->text, "packages  %s\n", count > 0 ? "" : "none");
+    purr__text_add(&d->text, count > 0 ? "packages\n" : "packages  none\n");
   }
   for (int i = 0; i < count; i++) {
     const purr__package_t *package = d->packages->packages[i];

@@ -160,16 +160,21 @@ static purr_status_t load_kernels(purr__device_t *device, const purr__package_li
   kernels->packages = list;
   purr_status_t status = choose_kernels(context, kernels, err);
   bool entered = false;
+  int mode = 0;
   if (status == PURR_STATUS_OK) {
     status = purr__device_enter(device, err);
     entered = status == PURR_STATUS_OK;
   }
+  if (entered) mode = purr__device_allow_capture(device);
   for (int i = 0; status == PURR_STATUS_OK && i < kernels->num_kernels; i++) {
     purr__kernel_t *kernel = &kernels->kernels[i];
     status = load_image(kernel->package, kernel->entry->image_idx, device, err);
     if (status == PURR_STATUS_OK) status = load_kernel(kernel, err);
   }
-  if (entered) purr__device_leave(device);
+  if (entered) {
+    purr__device_restore_capture(device, mode);
+    purr__device_leave(device);
+  }
   if (status == PURR_STATUS_OK)
     *out_kernels = kernels;
   else
@@ -285,7 +290,7 @@ purr_status_t purr__kernel_launch(const purr__kernel_t *kernel, const purr__laun
   const purr__manifest_kernel_t *entry = kernel->entry;
   purr__launch_t own = *launch;
   own.name = entry->entry;
-  own.threads = (uint32_t)entry->threads;
+  if (own.threads == 0) own.threads = (uint32_t)entry->threads;
   if (own.shared_bytes == 0) own.shared_bytes = (uint32_t)entry->shared_bytes;
   if (own.shared_bytes > (uint32_t)kernel->max_shared_bytes)
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,

@@ -9,10 +9,18 @@
 
 /* ---- life ---- */
 
+static void unload_images(purr__package_t *package) {
+  if (package->driver == NULL) return;
+  purr__device_t *any = &package->driver->devices[0];
+  int mode = purr__device_allow_capture(any);
+  for (int i = 0; i < package->manifest.num_images; i++)
+    if (package->libraries[i] != NULL) (void)package->driver->cuda.cuLibraryUnload(package->libraries[i]);
+  purr__device_restore_capture(any, mode);
+}
+
 static void package_free(purr__package_t *package) {
   purr_context_t *context = package->context;
-  for (int i = 0; package->libraries != NULL && i < package->manifest.num_images; i++)
-    if (package->libraries[i] != NULL) (void)package->driver->cuda.cuLibraryUnload(package->libraries[i]);
+  unload_images(package);
   purr__release(context, package->libraries);
   purr__manifest_free(context, &package->manifest);
   purr__package_source_close(&package->source);

@@ -104,8 +104,8 @@ typedef struct purr__kernel_need {
 purr_status_t purr__kernels_find(const purr__kernels_t *kernels, const purr__kernel_need_t *need,
                                  const purr__kernel_t **out_kernel, purr_error_t *err);
 
-/* Enqueues a kernel on its device (entered). `launch` gives grid, stream and flags; name, threads and cluster come from
- * the manifest, and so does shared_bytes where it is 0.
+/* Enqueues a kernel on its device (entered). `launch` gives grid, stream and flags; name and cluster come from the
+ * manifest, and so do threads and shared_bytes where they are 0.
  * @param params  the kernel's one parameter struct, of its params_bytes; NULL when it has none. */
 purr_status_t purr__kernel_launch(const purr__kernel_t *kernel, const purr__launch_t *launch, const void *params,
                                   purr_error_t *err);

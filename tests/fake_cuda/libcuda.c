@@ -34,6 +34,7 @@ enum { MAX_PUSHED = 16 };
 static _Thread_local CUcontext pushed[MAX_PUSHED];
 static _Thread_local int num_pushed;
 static bool is_faulted;
+static _Thread_local int capture_mode; /* global */
 
 static int *count_of(kind_t kind) {
   switch (kind) {
@@ -110,6 +111,11 @@ static CUresult planned(const char *call) {
   }                             \
   pthread_mutex_unlock(&mutex); \
   return result
+
+/* Calls that would break another thread's graph capture in global mode. */
+static void count_unsafe(void) {
+  if (capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) fake_cuda.num_unsafe_calls++;
+}
 
 /* ---- the driver ---- */
 
@@ -279,6 +285,7 @@ static CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 
 static CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
   BEGIN(1) {
+    count_unsafe();
     if (fake_cuda.allocated_bytes + bytes > fake_cuda.memory_bytes) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
@@ -290,18 +297,27 @@ static CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
 }
 
 static CUresult cuMemFree(CUdeviceptr address) {
-  BEGIN(1) { result = thing_drop(MEMORY, (const void *)(uintptr_t)address); }
+  BEGIN(1) {
+    count_unsafe();
+    result = thing_drop(MEMORY, (const void *)(uintptr_t)address);
+  }
   END;
 }
 
 static CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
   (void)flags;
-  BEGIN(1) { *memory = thing_make(PINNED, bytes)->data; }
+  BEGIN(1) {
+    count_unsafe();
+    *memory = thing_make(PINNED, bytes)->data;
+  }
   END;
 }
 
 static CUresult cuMemFreeHost(void *memory) {
-  BEGIN(1) { result = thing_drop(PINNED, memory); }
+  BEGIN(1) {
+    count_unsafe();
+    result = thing_drop(PINNED, memory);
+  }
   END;
 }
 
@@ -398,6 +414,15 @@ static CUresult cuStreamIsCapturing(CUstream stream, int *capture_status) {
   END;
 }
 
+static CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+  BEGIN(0) {
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+  }
+  END;
+}
+
 static CUresult cuEventCreate(CUevent *event, unsigned flags) {
   (void)flags;
   BEGIN(1) { *event = (CUevent)thing_make(EVENT, 0); }
@@ -457,6 +482,7 @@ static CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *ji
   (void)library_values;
   (void)num_library_options;
   BEGIN(0) {
+    count_unsafe();
     fake_cuda.num_loads++;
     if (memcmp(image, "\177ELF", 4) != 0) {
       result = CUDA_ERROR_INVALID_IMAGE;
@@ -471,6 +497,7 @@ static CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *ji
 
 static CUresult cuLibraryUnload(CUlibrary library) {
   BEGIN(0) {
+    count_unsafe();
     thing_t *next = NULL;
     for (thing_t *thing = things; thing != NULL; thing = next) {
       next = thing->next;
@@ -536,7 +563,10 @@ static CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offs
 
 static CUresult cuFuncLoad(CUfunction function) {
   (void)function;
-  BEGIN(1) { fake_cuda.num_func_loads++; }
+  BEGIN(1) {
+    count_unsafe();
+    fake_cuda.num_func_loads++;
+  }
   END;
 }
 

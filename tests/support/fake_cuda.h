@@ -42,8 +42,9 @@ typedef struct fake_cuda {
   /* Read by the test. */
   int num_calls; /* of any function but the error texts */
   int num_inits;
-  int num_contexts; /* primary contexts retained now */
-  int num_pushed;   /* contexts on this thread's stack of the last caller */
+  int num_contexts;     /* primary contexts retained now */
+  int num_pushed;       /* contexts on this thread's stack of the last caller */
+  int num_unsafe_calls; /* that would break a graph capture of another thread */
   int num_allocations, num_pinned, num_libraries, num_streams, num_events; /* alive now */
   int num_loads;                                                           /* cuLibraryLoadData so far */
   int num_func_loads;                                                      /* cuFuncLoad so far */

@@ -204,6 +204,7 @@ static void memory_is_counted_and_its_end_has_a_sentence(void) {
   purr__device_release_pinned(device, pinned);
   purr_context_destroy(context);
   CU_ASSERT_EQUAL(fake->num_pinned, 0);
+  CU_ASSERT_EQUAL(fake->num_unsafe_calls, 0);
 }
 
 static _Alignas(256) char hook_memory[1024];

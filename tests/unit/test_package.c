@@ -330,6 +330,7 @@ static void loads_what_fits(void) {
   CU_ASSERT_STRING_EQUAL(err.message, "no gate_up kernel is in the 1 package of this context");
   purr_context_destroy(context);
   CU_ASSERT(fake->num_libraries == 0 && fake->num_contexts == 0);
+  CU_ASSERT_EQUAL(fake->num_unsafe_calls, 0);
 
   context = context_with_path(NULL);
   REQUIRE_OK(purr__device_get(context, 0, &device, &err));
