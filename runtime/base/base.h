@@ -25,6 +25,17 @@ purr_status_t purr__fail_errno(purr_error_t *err, purr_status_t status, int erro
 void purr__fail_copy(purr_error_t *err, const purr_error_t *own);
 /* The one sentence for every failed allocation; `what` names the thing. */
 purr_status_t purr__fail_memory(purr_error_t *err, const char *what, uint64_t bytes);
+/* The calls return their own `status`. Said this way, the compiler knows that a failure is not OK, and does not doubt, where
+ * a function is inlined, that the out parameters of a success were written. */
+static inline purr_status_t purr__failed(purr_status_t returned, purr_status_t status) {
+  (void)returned;
+  return status;
+}
+#define purr__fail(err, status, ...) purr__failed(purr__fail(err, status, __VA_ARGS__), status)
+#define purr__fail_at(err, status, ...) purr__failed(purr__fail_at(err, status, __VA_ARGS__), status)
+#define purr__fail_rank(err, status, ...) purr__failed(purr__fail_rank(err, status, __VA_ARGS__), status)
+#define purr__fail_errno(err, status, ...) purr__failed(purr__fail_errno(err, status, __VA_ARGS__), status)
+#define purr__fail_memory(...) purr__failed(purr__fail_memory(__VA_ARGS__), PURR_STATUS_OUT_OF_HOST_MEMORY)
 
 /* ---- structs of other versions (error.c) ----
  * read: copies the caller's struct into `own`, zero-filling what an older caller does not have; refuses a non-zero

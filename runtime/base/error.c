@@ -4,6 +4,13 @@
 
 #include "base/base.h"
 
+/* base.h wraps the functions that are defined here. */
+#undef purr__fail
+#undef purr__fail_at
+#undef purr__fail_rank
+#undef purr__fail_errno
+#undef purr__fail_memory
+
 uint32_t purr_version(void) { return PURR_VERSION; }
 
 #define PURR__TEXT2(x) #x
