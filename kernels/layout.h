@@ -157,6 +157,7 @@ typedef struct purr__gemm_tma_params {
 
 #define PURR__MAP_STAGE_K 64
 #define PURR__MAP_ROWS_A 64
+#define PURR__MAP_ROWS_B 128
 
 /* ------------------------------------------------------------------------------------------------------- slot sum */
 

@@ -79,6 +79,9 @@ __device__ __forceinline__ uint32_t pack_bf16x2(float low, float high) {
 __device__ __forceinline__ float low_bf16(uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ __forceinline__ float high_bf16(uint32_t packed) { return __uint_as_float(packed & 0xFFFF0000u); }
 
+/* A value that the compiler may not compute with before this point. */
+__device__ __forceinline__ void hold_back(int &value) { asm volatile("" : "+r"(value)); }
+
 /* -------------------------------------------------------------------------------------------------- global memory */
 
 /* 16 bytes that are read once: do not keep them in L1. */
@@ -115,6 +118,17 @@ __device__ __forceinline__ void mbarrier_arrive_release(uint64_t *barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+/* Arrives at the same barrier of block `rank` of the cluster. Orders this thread's accesses for its own block only:
+ * what the other block learns is that they are over. A release at cluster scope would cost a memory barrier each time.
+ */
+__device__ __forceinline__ void mbarrier_arrive_release_cta_at(uint64_t *barrier, uint32_t rank) {
+  asm volatile(
+      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
+      "mbarrier.arrive.release.cta.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
 /* Arrives once all earlier cp.async of this thread have completed; takes one of the expected arrivals. */
 __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(uint64_t *barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -144,6 +158,17 @@ __device__ __forceinline__ void tma_load_3d(void *shared, const void *map, uint6
       : "memory");
 }
 
+/* The same to the same place in each block of the cluster that `blocks` has a bit for; counted on the barrier of each.
+ */
+__device__ __forceinline__ void tma_load_3d_multicast(void *shared, const void *map, uint64_t *barrier, int x, int y,
+                                                      int z, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(blocks)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_prefetch_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -158,6 +183,17 @@ __device__ __forceinline__ void mbarrier_wait_acquire(uint64_t *barrier, uint32_
       "DONE: }" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+}
+
+__device__ __forceinline__ uint32_t cluster_block_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/* All threads of the cluster meet. */
+__device__ __forceinline__ void cluster_sync_acq_rel() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* Orders this thread's view of shared memory, as ordinary accesses and cp.async wrote it, before later reads by the

@@ -168,7 +168,8 @@ struct Accumulators {
     for (int i = 0; i < kRowGroups; i++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        RowTarget target = row_target<kRole>(gemm, tile, warp_row * kWarpRows + i * 16 + half * 8 + lane / 4);
+        const int row = warp_row * kWarpRows + i * 16 + half * 8 + lane / 4;
+        const RowTarget target = row_target<kRole>(gemm, tile, row, target_place(gemm, tile, row));
         float part[2][4][2];
 #pragma unroll
         for (int j = 0; j < kColumnGroups; j++)

@@ -40,7 +40,7 @@ __device__ __forceinline__ int num_row_tiles(const purr__gemm_t &gemm) {
 
 /* The last e with begin[e] <= value, by all lanes of a warp together: each round looks at 32 places. begin[0] <= value
  * < begin[num]. */
-__device__ __forceinline__ int find_segment(const int32_t *begin, int num, int value) {
+__device__ __forceinline__ int last_at_most(const int32_t *begin, int num, int value) {
   const int lane = threadIdx.x % 32;
   int first = 0;
   while (num > 1) {
@@ -51,6 +51,27 @@ __device__ __forceinline__ int find_segment(const int32_t *begin, int num, int v
     num = min(step, num - last);
   }
   return first;
+}
+
+/* The rows that one expert has in a problem. */
+struct Segment {
+  int expert;
+  int row_tiles_before, row_tiles;
+  int first_row, num_rows;
+};
+
+/* The expert of the row_tile-th row tile, by all lanes of a warp together. */
+__device__ __forceinline__ Segment find_segment(const purr__gemm_t &gemm, int row_tile) {
+  if (gemm.tile_begin == nullptr) return {0, 0, num_row_tiles(gemm), 0, (int)gemm.num_rows};
+  const int e = last_at_most(gemm.tile_begin, gemm.num_experts, row_tile);
+  const int before = gemm.tile_begin[e];
+  return {e, before, gemm.tile_begin[e + 1] - before, gemm.expert_begin[e], gemm.expert_count[e]};
+}
+
+template <Role kRole>
+__device__ __forceinline__ Tile tile_of(const Segment &segment, int problem, int row_tile, int column_tile) {
+  return {problem, segment.expert, segment.first_row + row_tile * kTileRows,
+          min(segment.num_rows - row_tile * kTileRows, kTileRows), column_tile * kTileColumns<kRole>};
 }
 
 /* Tile number `t`, by all lanes of a warp together; false when there are not that many. */
@@ -64,37 +85,40 @@ __device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, int
       t -= num_tiles;
       continue;
     }
-    int expert = 0, row_tiles_before = 0, row_tiles = num_row_tiles(gemm), first_row = 0;
-    int64_t count = gemm.num_rows;
-    if (gemm.tile_begin != nullptr) {
-      expert = find_segment(gemm.tile_begin, gemm.num_experts, (int)(t / columns));
-      row_tiles_before = gemm.tile_begin[expert];
-      row_tiles = gemm.tile_begin[expert + 1] - row_tiles_before;
-      first_row = gemm.expert_begin[expert];
-      count = gemm.expert_count[expert];
-    }
-    int within = (int)(t - (int64_t)row_tiles_before * columns);
-    int row_tile = within % row_tiles;
-    tile->problem = p;
-    tile->expert = expert;
-    tile->row = first_row + row_tile * kTileRows;
-    tile->num_rows = (int)min(count - row_tile * kTileRows, (int64_t)kTileRows);
-    tile->column = within / row_tiles * kTileColumns<kRole>;
+    const Segment segment = find_segment(gemm, (int)(t / columns));
+    const int within = (int)(t - (int64_t)segment.row_tiles_before * columns);
+    *tile = tile_of<kRole>(segment, p, within % segment.row_tiles, within / segment.row_tiles);
     return true;
   }
   return false;
 }
 
-/* Where row `row` of an operand lives. */
-__device__ __forceinline__ char *row_address(const purr__gemm_t &gemm, const purr__rows_t &rows, int row) {
-  char *base = static_cast<char *>(rows.data);
-  int64_t at = row;
+/* What the table says of a row, where its place depends on it. */
+struct RowPlace {
+  int slot, rank;
+};
+
+__device__ __forceinline__ RowPlace load_place(const purr__gemm_t &gemm, const purr__rows_t &rows, int row) {
+  RowPlace place = {0, 0};
   if (rows.placement != PURR__ROWS_DENSE) {
-    int slot = gemm.row_slot[row];
-    if (rows.by_rank != nullptr) base = static_cast<char *>(rows.by_rank[gemm.row_rank[row]]);
-    at = rows.placement == PURR__ROWS_TOKEN ? slot / gemm.top_k : slot;
+    place.slot = gemm.row_slot[row];
+    if (rows.by_rank != nullptr) place.rank = gemm.row_rank[row];
   }
+  return place;
+}
+
+/* Where row `row` of an operand lives. */
+__device__ __forceinline__ char *row_address(const purr__gemm_t &gemm, const purr__rows_t &rows, int row,
+                                             RowPlace place) {
+  char *base = static_cast<char *>(rows.by_rank != nullptr ? rows.by_rank[place.rank] : rows.data);
+  int64_t at = rows.placement == PURR__ROWS_DENSE   ? row
+               : rows.placement == PURR__ROWS_TOKEN ? place.slot / gemm.top_k
+                                                    : place.slot;
   return base + at * rows.row_stride * 2;
+}
+
+__device__ __forceinline__ char *row_address(const purr__gemm_t &gemm, const purr__rows_t &rows, int row) {
+  return row_address(gemm, rows, row, load_place(gemm, rows, row));
 }
 
 /* Row 0 of an expert's weight. */
@@ -158,16 +182,23 @@ struct RowTarget {
 };
 
 template <Role kRole>
-__device__ __forceinline__ RowTarget row_target(const purr__gemm_t &gemm, const Tile &tile, int row_in_tile) {
+__device__ __forceinline__ RowTarget row_target(const purr__gemm_t &gemm, const Tile &tile, int row_in_tile,
+                                                RowPlace place) {
   RowTarget target = {};
   if (row_in_tile >= tile.num_rows) return target;
-  int row = tile.row + row_in_tile;
-  target.c = row_address(gemm, gemm.c, row);
+  const int row = tile.row + row_in_tile;
+  target.c = row_address(gemm, gemm.c, row, place);
   if (kRole == Role::kGateUp && row < gemm.num_saved_rows) {
-    if (gemm.saved[0].data != nullptr) target.gate = row_address(gemm, gemm.saved[0], row);
-    if (gemm.saved[1].data != nullptr) target.up = row_address(gemm, gemm.saved[1], row);
+    if (gemm.saved[0].data != nullptr) target.gate = row_address(gemm, gemm.saved[0], row, place);
+    if (gemm.saved[1].data != nullptr) target.up = row_address(gemm, gemm.saved[1], row, place);
   }
   return target;
+}
+
+/* The place of a row of C; of nothing in particular past the tile's rows. */
+__device__ __forceinline__ RowPlace target_place(const purr__gemm_t &gemm, const Tile &tile, int row_in_tile) {
+  if (row_in_tile >= tile.num_rows) return {0, 0};
+  return load_place(gemm, gemm.c, tile.row + row_in_tile);
 }
 
 /* Gate-up: g = bf16(first), u = bf16(second), a = bf16(swiglu(g, u)). Index: [group][column of the pair]. */

@@ -179,7 +179,7 @@ inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, boo
     const int64_t expert_stride = g.b[w].expert_stride > 0 ? g.b[w].expert_stride : g.n * g.b[w].row_stride;
     if (by_expert[w] == nullptr)
       error = make_map(&maps->b[w], g.b[w].data, g.k, g.n, g.num_experts, g.b[w].row_stride, expert_stride,
-                       down ? 256 : 128);
+                       PURR__MAP_ROWS_B);
   }
   if (down && error == cudaSuccess && a_rows > 0)
     error = make_map(&maps->a, g.a.data, g.k, a_rows, 0, g.a.row_stride, 0, PURR__MAP_ROWS_A);
@@ -208,9 +208,9 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
       cudaError_t error = make_maps(&tma.maps[p], g, down, a_rows, by_expert);
       if (error != cudaSuccess) return error;
     }
-    return down ? launch(purr_down_wgmma, l.num_sms, 384, kernel_shared_bytes("purr_down_wgmma", arch), tma, stream)
-                : launch(purr_gate_up_wgmma, l.num_sms, 384, kernel_shared_bytes("purr_gate_up_wgmma", arch), tma,
-                         stream);
+    const int blocks = l.num_sms / 2 * 2; /* clusters of two */
+    return down ? launch(purr_down_wgmma, blocks, 384, kernel_shared_bytes("purr_down_wgmma", arch), tma, stream)
+                : launch(purr_gate_up_wgmma, blocks, 384, kernel_shared_bytes("purr_gate_up_wgmma", arch), tma, stream);
   }
   return down ? launch(purr_down, l.num_sms, 256, kernel_shared_bytes("purr_down", arch), params, stream)
               : launch(purr_gate_up, l.num_sms, 256, kernel_shared_bytes("purr_gate_up", arch), params, stream);
