@@ -208,7 +208,7 @@ static void run_reference(reference_t *r) {
   for (int64_t id = 0; id < p->experts; id++) {
     int64_t *token = malloc((size_t)(slots + 1) * sizeof *token), *slot = malloc((size_t)(slots + 1) * sizeof *slot);
     double *weight = zeros(slots), *own_y, *own_d_x, *d_s = zeros(slots);
-    expert_t e = {p->gate + id * slice, p->up + id * slice, p->down + id * slice, p->inner};
+    expert_t e = {p->gate + id * slice, p->up + id * slice, p->down + id * slice, p->inner, .num_rows = 0};
     for (int64_t s = 0; s < slots; s++) {
       if (p->ids[s] != id) continue;
       slot[e.num_rows] = s;
