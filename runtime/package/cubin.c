@@ -324,7 +324,10 @@ static purr_status_t read_info(reader_t *r, const section_t *section, purr__cubi
       take_image_record(r, &record);
     else
       take_kernel_record(r->cubin, kernel, &record);
-  if (!is_good) return FAIL(r, "%s: section %s is damaged", r->name, section->name);
+  char shown[160];
+  if (!is_good)
+    return FAIL(r, "%s: section %s is damaged", r->name,
+                purr__printable(shown, sizeof shown, section->name, strlen(section->name)));
   return PURR_STATUS_OK;
 }
 
@@ -332,7 +335,10 @@ static purr_status_t read_kernel_info(reader_t *r, const section_t *section) {
   int idx = section->info < r->num_sections ? r->kernel_of_section[section->info] : -1;
   if (idx < 0) return PURR_STATUS_OK; /* of a function that is no kernel */
   purr__cubin_kernel_t *kernel = &r->cubin->kernels[idx];
-  if (kernel->info_bytes > 0) return FAIL(r, "%s: kernel %.200s has two attribute sections", r->name, kernel->name);
+  char shown[160];
+  if (kernel->info_bytes > 0)
+    return FAIL(r, "%s: kernel %s has two attribute sections", r->name,
+                purr__printable(shown, sizeof shown, kernel->name, strlen(kernel->name)));
   kernel->info_offset = section->offset;
   kernel->info_bytes = section->bytes;
   return read_info(r, section, kernel);

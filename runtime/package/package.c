@@ -117,18 +117,21 @@ static purr_status_t check_arch(const purr__manifest_image_t *image, const char 
                     PURR__ARCH_TEXT(cubin->arch), PURR__ARCH_TEXT(image->arch));
 }
 
-static purr_status_t fail_missing(const purr__cubin_t *cubin, const char *path, const char *entry, purr_error_t *err) {
-  char names[200] = "none";
-  for (int i = 0, length = 0; i < cubin->num_kernels && length < (int)sizeof names; i++)
-    length +=
-        snprintf(names + length, sizeof names - (size_t)length, "%s%s", i > 0 ? ", " : "", cubin->kernels[i].name);
-  return purr__fail(err, PURR_STATUS_MISSING_KERNEL, "%s has no kernel named %.128s; it has: %s", path, entry, names);
+static purr_status_t fail_missing(purr_context_t *context, const purr__cubin_t *cubin, const char *path,
+                                  const char *entry, purr_error_t *err) {
+  purr__text_t names = {.context = context};
+  for (int i = 0; i < cubin->num_kernels && i < 8; i++)
+    purr__text_add(&names, "%s%s", i > 0 ? ", " : "", cubin->kernels[i].name);
+  char shown[200] = "none";
+  if (names.length > 0) purr__printable(shown, sizeof shown, names.data, names.length);
+  purr__text_free(&names);
+  return purr__fail(err, PURR_STATUS_MISSING_KERNEL, "%s has no kernel named %.128s; it has: %s", path, entry, shown);
 }
 
-static purr_status_t check_kernel(const purr__manifest_kernel_t *kernel, const purr__cubin_t *cubin, const char *path,
-                                  purr_error_t *err) {
+static purr_status_t check_kernel(purr_context_t *context, const purr__manifest_kernel_t *kernel,
+                                  const purr__cubin_t *cubin, const char *path, purr_error_t *err) {
   const purr__cubin_kernel_t *found = purr__cubin_find(cubin, kernel->entry);
-  if (found == NULL) return fail_missing(cubin, path, kernel->entry, err);
+  if (found == NULL) return fail_missing(context, cubin, path, kernel->entry, err);
   const int *exact = found->exact_threads;
   if (exact[0] != 0 && (exact[0] != kernel->threads || exact[1] != 1 || exact[2] != 1))
     return FAIL("%s: kernel %.128s is compiled for blocks of %d x %d x %d threads, but the manifest says %d", path,
@@ -163,7 +166,7 @@ purr_status_t purr__package_read_image(const purr__package_t *package, int image
   if (status == PURR_STATUS_OK) status = check_arch(image, path, &out_image->cubin, err);
   for (int i = 0; status == PURR_STATUS_OK && i < manifest->num_kernels; i++)
     if (manifest->kernels[i].image_idx == image_idx)
-      status = check_kernel(&manifest->kernels[i], &out_image->cubin, path, err);
+      status = check_kernel(package->context, &manifest->kernels[i], &out_image->cubin, path, err);
   if (status != PURR_STATUS_OK) purr__package_free_image(package, out_image);
   return status;
 }

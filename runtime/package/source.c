@@ -127,8 +127,9 @@ static bool is_zero_block(const unsigned char *block) {
 static purr_status_t add_member(purr__package_source_t *source, const unsigned char *header, uint64_t *offset,
                                 purr_error_t *err) {
   uint64_t bytes;
-  char name[101] = {0};
+  char name[101] = {0}, shown[128];
   memcpy(name, header + TAR_NAME, 100);
+  purr__printable(shown, sizeof shown, name, strlen(name));
   if (memcmp(header + TAR_MAGIC, "ustar", 5) != 0 || !has_good_checksum(header) ||
       !read_octal(header + TAR_SIZE, 12, &bytes))
     return purr__fail(err, PURR_STATUS_PACKAGE,
@@ -140,16 +141,16 @@ static purr_status_t add_member(purr__package_source_t *source, const unsigned c
   if (type == '5' && *plain == '\0') return PURR_STATUS_OK; /* the folder that was packed */
   if (type != '0' && type != '\0')
     return purr__fail(err, PURR_STATUS_PACKAGE,
-                      "%s holds '%.100s' of type '%c'; allowed are regular files (pack with tar --format=ustar)",
-                      source->name, name, type > ' ' && type <= '~' ? type : '?');
+                      "%s holds '%s' of type '%c'; allowed are regular files (pack with tar --format=ustar)",
+                      source->name, shown, type > ' ' && type <= '~' ? type : '?');
   if (*plain == '\0' || header[TAR_PREFIX] != 0 || strchr(plain, '/') != NULL)
-    return purr__fail(err, PURR_STATUS_PACKAGE, "%s holds a file in a folder ('%.100s'); a package has none",
-                      source->name, name);
+    return purr__fail(err, PURR_STATUS_PACKAGE, "%s holds a file in a folder ('%s'); a package has none", source->name,
+                      shown);
   if (source->num_members == PURR__PACKAGE_MAX_FILES)
     return purr__fail(err, PURR_STATUS_PACKAGE, "%s holds more than %d files", source->name, PURR__PACKAGE_MAX_FILES);
   for (int i = 0; i < source->num_members; i++)
     if (strcmp(source->members[i].name, plain) == 0)
-      return purr__fail(err, PURR_STATUS_PACKAGE, "%s holds '%.100s' twice", source->name, plain);
+      return purr__fail(err, PURR_STATUS_PACKAGE, "%s holds '%s' twice", source->name, shown);
   purr_status_t status = check_range(source, bytes, *offset, err);
   if (status != PURR_STATUS_OK) return status;
   purr__package_member_t *member = &source->members[source->num_members++];
@@ -162,7 +163,7 @@ static purr_status_t add_member(purr__package_source_t *source, const unsigned c
 
 static purr_status_t index_tar(purr__package_source_t *source, purr_error_t *err) {
   uint64_t table_bytes = PURR__PACKAGE_MAX_FILES * sizeof(purr__package_member_t);
-  source->members = purr__allocate_zeroed(source->context, table_bytes);
+  source->members = purr__allocate(source->context, table_bytes);
   if (source->members == NULL) return purr__fail_memory(err, "the list of a package's files", table_bytes);
   for (uint64_t offset = 0; offset < source->bytes;) {
     unsigned char header[TAR_BLOCK];

@@ -123,7 +123,8 @@ static int inspect_config(purr_context_t *context, const char *path, bool json) 
 
 static int inspect(purr_context_t *context, const char *path, bool json) {
   struct stat info;
-  if (stat(path, &info) != 0) return fail("inspect", NULL, "%s: %s", path, strerror(errno));
+  if (stat(path, &info) != 0)
+    return fail("inspect", "see what can be inspected with: purr inspect --help", "%s: %s", path, strerror(errno));
   switch (kind_of(path, &info)) {
     case KIND_PACKAGE:
       return inspect_package(context, path, json);

@@ -1,0 +1,64 @@
+# What a file holds: packages, cubins, checkpoints, configs, and things that are none of these.
+. "$(dirname "$0")/support.sh"
+need_python
+
+cubins=$SOURCE_DIR/tests/data/cubins
+run 0 inspect "$cubins/kernels.sm_90a.cubin"
+says out "for      sm_90a"
+says out "cluster_rank    up to 32"
+run 0 inspect "$cubins/kernels.sm_90a.cubin" --json
+json_is 'o["kind"], o["arch"], o["toolkit"]' "('cubin', 'sm_90a', '13.0')"
+json_is '{k["name"]: k["static_shared_bytes"] for k in o["kernels"]}["shared_sum"]' 16
+run 0 inspect "$cubins/spill.sm_90.cubin" --json
+json_is 'o["kernels"][0]["stack_bytes"], o["kernels"][0]["spill_instructions"] > 0' "(312, True)"
+
+# A package as a folder and as a tar.
+mkdir "$work/package"
+cp "$cubins/exact_block.sm_80.cubin" "$work/package/"
+digest=$(sha256sum "$work/package/exact_block.sm_80.cubin" | cut -d' ' -f1)
+manifest() {
+  cat <<EOF
+{"format": 1, "name": "one", "producer": "tests", "images": [{"file": "exact_block.sm_80.cubin", "arch": "sm_80",
+ "sha256": "$digest", "kernels": [{"entry": "exact_block", "role": "example", "threads": $1, "shared_bytes": 0,
+ "cluster": [1, 1, 1], "tile": [0, 0], "params_version": 1, "params_bytes": 12, "shapes": ["top_k <= 8"]}]}]}
+EOF
+}
+manifest 128 >"$work/package/manifest.json"
+run 0 inspect "$work/package"
+says out "package one"
+says out "top_k <= 8"
+tar --format=ustar -cf "$work/one.purr" -C "$work/package" .
+run 0 inspect "$work/one.purr" --json
+json_is 'o["kind"], o["name"], o["images"][0]["kernels"][0]["registers"] > 0' "('package', 'one', True)"
+json_is 'o["images"][0]["problem"], o["images"][0]["sha256"]' "(None, '$digest')"
+
+# S15: an image that is not what the manifest says is shown, and is a failed check.
+manifest 256 >"$work/package/manifest.json"
+run 1 inspect "$work/package"
+says out "problem: "
+says err "blocks of 128 x 1 x 1 threads, but the manifest says 256"
+says err "this package will not be loaded"
+run 1 inspect "$work/package" --json
+json_is '"128 x 1 x 1" in o["images"][0]["problem"]' True
+echo '{}' >"$work/package/manifest.json"
+refuses 'the first key of a manifest must be "format"' inspect "$work/package"
+
+# Configs and checkpoints.
+run 0 inspect "$SOURCE_DIR/configs/qwen3_30b.yaml" --json
+json_is 'o["num_experts"]' 128
+run 0 inspect "$SOURCE_DIR/tests/data/qwen3-moe"
+run 0 inspect "$SOURCE_DIR/tests/data/qwen3-moe/model.safetensors" --json
+
+# What none of them is.
+refuses "a PATH is needed" inspect
+refuses "No such file or directory" inspect "$work/absent"
+echo hello >"$work/text"
+refuses "neither a package, a cubin, a checkpoint nor a layer config" inspect "$work/text"
+: >"$work/empty.cubin"
+run 2 inspect "$work/empty.cubin"
+says err "empty.cubin is empty"
+run 2 inspect /bin/ls
+says err "not GPU code"
+mkfifo "$work/pipe.cubin"
+refuses "neither a package" inspect "$work/pipe.cubin"
+finish
