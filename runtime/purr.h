@@ -433,7 +433,7 @@ typedef struct purr_plan_desc {
   int32_t num_ranks; /* R; 0 = as in the config */
   int32_t backend;   /* PURR_BACKEND_*; AUTO = as in the config */
   int32_t precision; /* PURR_PRECISION_* + 1; 0 = as in the config */
-  int32_t reserved;
+  int32_t device;    /* CUDA device number + 1; 0 = the one whose context is current on this thread, else the first */
   int64_t max_tokens; /* 0 = as in the config */
 } purr_plan_desc_t;
 #define PURR_PLAN_DESC_INIT \
@@ -518,6 +518,30 @@ PURR_API purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_w
 
 /* Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_weights_destroy(purr_weights_t *weights);
+
+/* ---------------------------------------------------------------------------------------------------------- memory
+ * For callers without a CUDA library of their own. Memory from anywhere else serves as well. */
+
+/* Allocates memory of the plan's backend, not cleared.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, CUDA,
+ * DEVICE_LOST, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_memory_allocate(const purr_plan_t *plan, uint64_t bytes, void **out_memory,
+                                            purr_error_t *err);
+
+/* Copies between host memory and the backend's, or within either, and returns when it is done. Work that was enqueued
+ * before on the legacy default stream is finished first; for another stream call purr_stream_synchronize.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_memory_copy(const purr_plan_t *plan, void *to, const void *from, uint64_t bytes,
+                                        purr_error_t *err);
+
+/* Gives memory of purr_memory_allocate back; `bytes` is what was asked for. NULL does nothing.
+ * Threads: any, with no call using it. Collective: no. Since 0.1. */
+PURR_API void purr_memory_release(const purr_plan_t *plan, void *memory, uint64_t bytes);
+
+/* Waits until all work of the stream is done; returns at once with the host backend.
+ * @param stream  CUstream, NULL = the default stream.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_stream_synchronize(const purr_plan_t *plan, void *stream, purr_error_t *err);
 
 /* ----------------------------------------------------------------------------------------- workspace, saved, result */
 

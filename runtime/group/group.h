@@ -4,15 +4,18 @@
 
 #include "base/base.h"
 
+struct purr__device;
+
 /* A block of symmetric memory: one of the same size on every rank. */
 typedef struct purr__symmetric purr__symmetric_t;
 
 typedef struct purr__group_ops {
   const char *name;
-  /* Collective. All ranks give the same `bytes` and `tag`; a difference is PEER_MISMATCH on all, a rank without memory
-   * is OUT_OF_HOST_MEMORY on all. The memory is not cleared. */
-  purr_status_t (*allocate)(purr_group_t *group, uint64_t bytes, uint64_t tag, purr__symmetric_t **out_block,
-                            purr_error_t *err);
+  /* Collective. `device` is where this rank's part lies, NULL for host memory. All ranks give the same `bytes` and
+   * `tag`; a difference is PEER_MISMATCH on all, a rank without memory OUT_OF_HOST_MEMORY or OUT_OF_DEVICE_MEMORY on
+   * all. The memory is not cleared. */
+  purr_status_t (*allocate)(purr_group_t *group, struct purr__device *device, uint64_t bytes, uint64_t tag,
+                            purr__symmetric_t **out_block, purr_error_t *err);
   /* Local. The memory of a rank stays readable until every rank has freed its handle. */
   void (*free)(purr_group_t *group, purr__symmetric_t *block);
   /* Where rank `rank`'s part of the block is, as this rank addresses it. */

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "config/config.h"
+#include "driver/driver.h"
 #include "group/local.h"
 
 /* One collective allocation: a block from each rank. A rank's memory must outlive its own handle as long as peers may
@@ -13,6 +14,7 @@ struct purr__symmetric {
   struct offer {
     bool made;
     char *memory; /* NULL: the rank had none */
+    purr__device_t *device;
     uint64_t bytes, tag;
   } offer[];
 };
@@ -116,9 +118,16 @@ static purr_status_t local_query_status(purr_group_t *group, purr_error_t *err) 
 
 /* ---- symmetric memory ---- */
 
+static void release_offer(team_t *team, const struct offer *offer) {
+  if (offer->device != NULL)
+    purr__device_release(offer->device, offer->memory, offer->bytes);
+  else
+    purr__release(team->context, offer->memory);
+}
+
 /* Adds this rank's offer to the allocation that is forming, or starts one. NULL when there is no memory for it: the
  * ranks that wait then see that this one made no offer. */
-static purr__symmetric_t *join(team_t *team, int rank, char *memory, uint64_t bytes, uint64_t tag) {
+static purr__symmetric_t *join(team_t *team, int rank, const struct offer *offer) {
   pthread_mutex_lock(&team->mutex);
   purr__symmetric_t *block = team->forming;
   if (block == NULL) {
@@ -128,7 +137,7 @@ static purr__symmetric_t *join(team_t *team, int rank, char *memory, uint64_t by
   if (block != NULL) {
     block->num_ranks = team->num_ranks;
     block->num_users++;
-    block->offer[rank] = (struct offer){true, memory, bytes, tag};
+    block->offer[rank] = *offer;
   }
   pthread_mutex_unlock(&team->mutex);
   return block;
@@ -140,7 +149,7 @@ static void leave(team_t *team, purr__symmetric_t *block) {
   const bool last = --block->num_users == 0;
   pthread_mutex_unlock(&team->mutex);
   if (!last) return;
-  for (int r = 0; r < block->num_ranks; r++) purr__release(team->context, block->offer[r].memory);
+  for (int r = 0; r < block->num_ranks; r++) release_offer(team, &block->offer[r]);
   purr__release(team->context, block);
 }
 
@@ -158,23 +167,39 @@ static purr_status_t agree(const purr__symmetric_t *block, uint64_t bytes, purr_
   }
   for (int r = 0; r < block->num_ranks; r++)
     if (block->offer[r].memory == NULL)
-      return purr__fail_rank(err, PURR_STATUS_OUT_OF_HOST_MEMORY, r,
-                             "rank %d needs %llu bytes of symmetric memory, which could not be had", r,
-                             (unsigned long long)bytes);
+      return purr__fail_rank(
+          err, block->offer[r].device != NULL ? PURR_STATUS_OUT_OF_DEVICE_MEMORY : PURR_STATUS_OUT_OF_HOST_MEMORY, r,
+          "rank %d needs %llu bytes of symmetric memory, which could not be had", r, (unsigned long long)bytes);
   return PURR_STATUS_OK;
 }
 
-static purr_status_t local_allocate(purr_group_t *group, uint64_t bytes, uint64_t tag, purr__symmetric_t **out_block,
-                                    purr_error_t *err) {
+/* The memory of this rank's part; NULL where there is none, which the others are told. */
+static char *allocate_part(team_t *team, purr__device_t *device, uint64_t bytes) {
+  void *memory = NULL;
+  if (device == NULL) return purr__allocate(team->context, bytes);
+  return purr__device_allocate(device, bytes, "symmetric memory", &memory, NULL) == PURR_STATUS_OK ? memory : NULL;
+}
+
+/* Lets this rank's kernels reach every part. */
+static purr_status_t reach_peers(const purr__symmetric_t *block, purr__device_t *device, purr_error_t *err) {
+  purr_status_t status = PURR_STATUS_OK;
+  for (int r = 0; r < block->num_ranks && device != NULL && status == PURR_STATUS_OK; r++)
+    status = purr__device_enable_peer(device, block->offer[r].device, err);
+  return status;
+}
+
+static purr_status_t local_allocate(purr_group_t *group, purr__device_t *device, uint64_t bytes, uint64_t tag,
+                                    purr__symmetric_t **out_block, purr_error_t *err) {
   *out_block = NULL;
   team_t *team = ((local_group_t *)group)->team;
-  char *memory = purr__allocate(team->context, bytes);
-  purr__symmetric_t *block = join(team, group->rank, memory, bytes, tag);
-  if (block == NULL) purr__release(team->context, memory);
+  const struct offer offer = {true, allocate_part(team, device, bytes), device, bytes, tag};
+  purr__symmetric_t *block = join(team, group->rank, &offer);
+  if (block == NULL) release_offer(team, &offer);
   purr_status_t status = local_barrier(group, NULL, "workspace creation", err);
   if (block == NULL)
     return status != PURR_STATUS_OK ? status : purr__fail_memory(err, "the table of symmetric memory", sizeof *block);
   if (status == PURR_STATUS_OK) status = agree(block, bytes, err);
+  if (status == PURR_STATUS_OK) status = reach_peers(block, device, err);
   if (status != PURR_STATUS_OK) {
     leave(team, block);
     return status;

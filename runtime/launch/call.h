@@ -20,8 +20,9 @@ typedef struct purr__call {
 typedef struct purr__forward_call {
   purr__call_t base;
   const purr__weight_views_t *weights;
+  const void *prepared_weights; /* of the backend */
   purr__view_t x, topk_ids, topk_weights, output;
-  purr_schedule_t *schedule; /* built, or NULL: then topk_ids counts */
+  purr_schedule_t *schedule; /* built from these ids, or NULL: the call builds its own */
   purr_saved_t *saved;       /* NULL = inference */
 } purr__forward_call_t;
 
@@ -47,9 +48,14 @@ typedef struct purr__backend {
   purr_status_t (*build_schedule)(const purr__schedule_call_t *call, purr_error_t *err);
   purr_status_t (*forward)(const purr__forward_call_t *call, purr_error_t *err);
   purr_status_t (*backward)(const purr__backward_call_t *call, purr_error_t *err);
+  /* Optional: what can be made of the weights once, and its end. */
+  purr_status_t (*prepare_weights)(purr_weights_t *weights, purr_error_t *err);
+  void (*release_weights)(purr_weights_t *weights);
+  /* The calls only enqueue: the result is then finished by what the backend enqueued last. */
+  bool is_asynchronous;
 } purr__backend_t;
 
-extern const purr__backend_t purr__host_backend;
+extern const purr__backend_t purr__host_backend, purr__staged_backend;
 
 /* The backend that a plan chose. */
 const purr__backend_t *purr__backend_of(const purr_plan_t *plan);

@@ -3,8 +3,7 @@
 #include "launch/call.h"
 
 const purr__backend_t *purr__backend_of(const purr_plan_t *plan) {
-  (void)plan; /* the plan refuses what this build does not have */
-  return &purr__host_backend;
+  return plan->backend == PURR_BACKEND_HOST ? &purr__host_backend : &purr__staged_backend;
 }
 
 /* ---- what a call's tensors must look like ---- */
@@ -71,7 +70,8 @@ static purr_status_t run(const purr__call_t *base, const void *call, run_fn back
     purr_error_t own = PURR_ERROR_INIT;
     purr__count(base->plan->object.context, counter, 1);
     status = backend_run(call, &own);
-    purr__result_finish(base->result, status, &own, purr__now_ns() - start_ns);
+    if (status != PURR_STATUS_OK || !purr__backend_of(base->plan)->is_asynchronous)
+      purr__result_finish(base->result, status, &own, purr__now_ns() - start_ns);
     if (status != PURR_STATUS_OK) purr__fail_copy(err, &own);
   }
   purr__workspace_release(base->workspace);
@@ -106,6 +106,7 @@ purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *w
   status = purr__backend_of(plan)->build_schedule(&call, err);
   if (status == PURR_STATUS_OK) {
     schedule->built = true;
+    schedule->stream = stream;
     schedule->num_tokens = call.base.num_tokens;
   }
   purr__workspace_release(workspace);
@@ -121,10 +122,11 @@ static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_a
   if (status != PURR_STATUS_OK) return status;
   const int64_t num_tokens = call->base.num_tokens = call->x.num_rows;
   call->weights = &args->weights->views;
+  call->prepared_weights = args->weights->prepared;
   call->schedule = args->schedule;
   call->saved = args->saved;
   status = check_num_tokens(plan, num_tokens, err);
-  if (status == PURR_STATUS_OK && (args->topk_ids != NULL || args->schedule == NULL))
+  if (status == PURR_STATUS_OK)
     status = check_slots(plan, args->topk_ids, "topk_ids", PURR_DTYPE_INT32, PURR_DTYPE_INT64, num_tokens,
                          &call->topk_ids, err);
   if (status == PURR_STATUS_OK)

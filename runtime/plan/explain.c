@@ -4,11 +4,6 @@
 
 /* ---- what both forms need ---- */
 
-static const char *backend_name(int backend) {
-  static const char *const names[] = {"auto", "host", "staged", "mega"};
-  return backend >= 0 && backend < 4 ? names[backend] : "unknown";
-}
-
 /* One direction's minibatch; N is the narrower of the outputs of its grouped GEMMs. */
 typedef struct pass {
   const char *name, *narrower;
@@ -174,7 +169,7 @@ static void add_memory(purr__text_t *text, const purr_plan_t *plan) {
 
 static void explain(purr__text_t *text, const purr_plan_t *plan) {
   add_shape(text, plan);
-  purr__text_add(text, "Backend: %s\n  %s\n\n", backend_name(plan->backend), plan->backend_reason);
+  purr__text_add(text, "Backend: %s\n  %s\n\n", purr__backend_name(plan->backend), plan->backend_reason);
   add_rows(text, plan);
   add_batches(text, plan);
   add_kept(text, plan);
@@ -210,7 +205,7 @@ static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
   get_blocks(plan, blocks);
   purr__text_add(text, "{\n  \"layer\": ");
   purr__layer_add_json(text, plan->name, &plan->layer, 2);
-  purr__text_add(text, ",\n  \"backend\": \"%s\",\n  \"backend_reason\": ", backend_name(plan->backend));
+  purr__text_add(text, ",\n  \"backend\": \"%s\",\n  \"backend_reason\": ", purr__backend_name(plan->backend));
   purr__text_add_json_string(text, plan->backend_reason);
   purr__text_add(text, ",\n  \"hash\": \"%016llx\",\n", (unsigned long long)plan->hash);
   add_json_int(text, "num_local_experts", plan->num_local_experts);

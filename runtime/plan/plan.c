@@ -3,109 +3,12 @@
 
 #include "plan/plan.h"
 
+#include "driver/driver.h"
+
 #define DEFAULT_NUM_SMS 132 /* an H200 */
 #define TILE_M 128
 #define TILE_N 256
 #define RING_BUDGET_BYTES (512ll << 20)
-#define HEADER_REGION_BYTES 256
-
-/* ---- layouts ---- */
-
-/* Appends a region of a*b*c*element_bytes; *total stays the end of the block. */
-static bool add_region(purr__region_t *region, uint64_t *total, const char *name, int64_t a, int64_t b, int64_t c,
-                       uint64_t element_bytes) {
-  uint64_t bytes;
-  if (!purr__multiply((uint64_t)a, (uint64_t)b, &bytes) || !purr__multiply(bytes, (uint64_t)c, &bytes) ||
-      !purr__multiply(bytes, element_bytes, &bytes))
-    return false;
-  *region = (purr__region_t){.name = name, .offset = *total, .bytes = bytes};
-  uint64_t end;
-  if (!purr__add(*total, bytes, &end) || !purr__add(end, PURR__MEMORY_ALIGNMENT - 1, &end)) return false;
-  *total = end / PURR__MEMORY_ALIGNMENT * PURR__MEMORY_ALIGNMENT;
-  return true;
-}
-
-static bool lay_out(purr_plan_t *plan) {
-  const purr_layer_desc_t *layer = &plan->layer;
-  const int64_t tokens = layer->max_tokens, top_k = layer->top_k, hidden = layer->hidden_size;
-  const int64_t inner = layer->intermediate_size, shared = layer->shared_intermediate_size;
-  const int64_t ring = plan->macrobatch_rows, num_experts = plan->num_local_experts;
-  const int64_t peers_tokens = layer->num_ranks > 1 ? tokens : 0;
-  const int64_t minibatch = purr__max(purr__max_minibatch(ring, plan->minibatch_rows),
-                                      purr__max_minibatch(ring, plan->minibatch_rows_backward));
-  const bool mxfp8 = layer->precision == PURR_PRECISION_MXFP8;
-  const bool sigmoid_gate = layer->shared_gate == PURR_SHARED_GATE_SIGMOID;
-  /* With one macrobatch no expert is ever cut by its boundary. */
-  const int64_t carry_experts = plan->max_rows > ring ? 1 : 0;
-  bool fits = true;
-
-#define TABLE(region, name, a, bytes) \
-  fits = fits && add_region(&plan->table[PURR__TABLE_##region], &plan->table_bytes, name, a, 1, 1, bytes)
-  TABLE(HEADER, "header", HEADER_REGION_BYTES, 1);
-  TABLE(EXPERT_COUNT, "rows of each expert", num_experts, sizeof(int32_t));
-  TABLE(EXPERT_BEGIN, "first row of each expert", num_experts + 1, sizeof(int32_t));
-  TABLE(ROW_RANK, "source rank of each row", plan->max_rows, sizeof(int32_t));
-  TABLE(ROW_SLOT, "source slot of each row", plan->max_rows, sizeof(int32_t));
-#undef TABLE
-
-#define SYM(region, name, a, b, bytes) \
-  fits = fits && add_region(&plan->sym[PURR__SYM_##region], &plan->sym_bytes, name, a, b, 1, bytes)
-  SYM(HEADER, "header", HEADER_REGION_BYTES, 1, 1);
-  SYM(IDS, "expert ids", tokens, top_k, sizeof(int32_t));
-  SYM(TOPK_WEIGHTS, "router weights", tokens, top_k, sizeof(float));
-  SYM(TOKENS, "tokens", peers_tokens, hidden, 2);
-  SYM(D_OUTPUT, "output gradients", peers_tokens, hidden, 2);
-  SYM(SLOTS, "combine buffer", tokens * top_k, hidden, 2);
-  SYM(D_TOPK_WEIGHTS, "router gradients", tokens, top_k, sizeof(float));
-#undef SYM
-
-#define WS(region, name, a, b, c, bytes) \
-  fits = fits && add_region(&plan->ws[PURR__WS_##region], &plan->ws_bytes, name, a, b, c, bytes)
-  WS(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1, 1);
-  WS(RANKS, "rank list", layer->num_ranks, sizeof(void *) + sizeof(int64_t), 1, 1);
-  WS(TASKS, "task list", 3 * num_experts + 3, PURR__TASK_BYTES, 1, 1);
-  const uint64_t ring_begin = plan->ws_bytes;
-  WS(RING_X, "ring of tokens", ring, hidden, 1, 2);
-  WS(RING_Y, "ring of results", ring, hidden, 1, 2);
-  WS(RING_A, "ring of activations", ring, inner, 1, 2);
-  WS(RING_GATE, "ring of gates", ring, inner, 1, 2);
-  WS(RING_UP, "ring of ups", ring, inner, 1, 2);
-  WS(RING_D_OUTPUT, "ring of output gradients", ring, hidden, 1, 2);
-  WS(RING_D_GATE, "ring of gate gradients", ring, inner, 1, 2);
-  WS(RING_D_UP, "ring of up gradients", ring, inner, 1, 2);
-  plan->ring_bytes = plan->ws_bytes - ring_begin;
-  WS(MINIBATCH_D_A, "activation gradients of a minibatch", minibatch, inner, 1, sizeof(float));
-  WS(QUANT_ROWS, "quantised rows of a minibatch", mxfp8 ? minibatch : 0, purr__max(hidden, 2 * inner), 1, 2);
-  WS(QUANT_WEIGHTS, "quantised weights of an expert", mxfp8 ? 2 : 0, inner, hidden, 2);
-  WS(WGRAD_CARRY, "weight gradients carried over", carry_experts * 3, inner, hidden, sizeof(float));
-  WS(SHARED_GATE, "shared gates", tokens, shared, 1, 2);
-  WS(SHARED_UP, "shared ups", tokens, shared, 1, 2);
-  WS(SHARED_A, "shared activations", tokens, shared, 1, 2);
-  WS(SHARED_OUT, "shared results", shared ? tokens : 0, hidden, 1, 2);
-  WS(SHARED_D_A, "shared activation gradients", tokens, shared, 1, sizeof(float));
-  WS(SHARED_D_GATE, "shared gate gradients", tokens, shared, 1, 2);
-  WS(SHARED_D_UP, "shared up gradients", tokens, shared, 1, 2);
-  WS(SHARED_SCORE, "shared gate scores", sigmoid_gate ? tokens : 0, 2, 1, sizeof(float));
-  WS(SHARED_D_X, "shared token gradients before the gate's", sigmoid_gate ? tokens : 0, hidden, 1, sizeof(float));
-#undef WS
-
-#define SAVED(region, name, a, b, bytes) \
-  fits = fits && add_region(&plan->saved[PURR__SAVED_##region], &plan->saved_bytes, name, a, b, 1, bytes)
-  SAVED(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1);
-  SAVED(IDS, "expert ids", tokens, top_k, sizeof(int32_t));
-  SAVED(GATE, "gates", plan->kept_rows, inner, 2);
-  SAVED(UP, "ups", plan->kept_rows, inner, 2);
-  SAVED(SHARED_GATE, "shared gates", tokens, shared, 2);
-  SAVED(SHARED_UP, "shared ups", tokens, shared, 2);
-#undef SAVED
-
-  uint64_t routed, common;
-  fits = fits && purr__multiply((uint64_t)(6 * num_experts * inner), (uint64_t)hidden, &routed) &&
-         purr__multiply((uint64_t)(6 * shared), (uint64_t)hidden, &common) &&
-         purr__add(routed, common, &plan->weight_bytes);
-  if (fits && sigmoid_gate) plan->weight_bytes += 2 * (uint64_t)hidden;
-  return fits;
-}
 
 /* ---- batches ---- */
 
@@ -148,26 +51,6 @@ static void choose_kept_rows(purr_plan_t *plan) {
     plan->kept_rows = 0;
   else
     plan->kept_rows = budget / row_bytes / plan->macrobatch_rows * plan->macrobatch_rows;
-}
-
-/* ---- backend ---- */
-
-static purr_status_t choose_backend(purr_plan_t *plan, purr_error_t *err) {
-  switch (plan->layer.backend) {
-    case PURR_BACKEND_HOST:
-      snprintf(plan->backend_reason, sizeof plan->backend_reason, "asked for");
-      break;
-    case PURR_BACKEND_AUTO:
-      snprintf(plan->backend_reason, sizeof plan->backend_reason,
-               "auto: this build of Purr has no GPU backend, the host backend serves every shape");
-      break;
-    default:
-      return purr__fail(err, PURR_STATUS_UNSUPPORTED,
-                        "backend '%s' was asked for, but this build of Purr has no GPU kernels; use 'auto' or 'host'",
-                        plan->layer.backend == PURR_BACKEND_STAGED ? "staged" : "mega");
-  }
-  plan->backend = PURR_BACKEND_HOST;
-  return PURR_STATUS_OK;
 }
 
 /* FNV-1a over what all ranks must agree on. */
@@ -238,18 +121,18 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
   purr_plan_t *plan = object;
   plan->layer = layer;
   memcpy(plan->name, config->name, sizeof plan->name);
-  plan->num_sms = own.num_sms ? own.num_sms : DEFAULT_NUM_SMS;
   plan->tile_m = TILE_M;
   plan->tile_n = TILE_N;
   plan->num_local_experts = layer.num_experts / layer.num_ranks;
   const int64_t num_slots = layer.num_ranks * layer.max_tokens * layer.top_k;
   plan->max_rows = purr__round_up(num_slots + (PURR__ROW_ALIGNMENT - 1) * purr__min(plan->num_local_experts, num_slots),
                                   PURR__ROW_ALIGNMENT);
-  status = choose_backend(plan, err);
+  status = purr__plan_choose_backend(plan, own.device - 1, err);
   if (status == PURR_STATUS_OK) {
+    plan->num_sms = own.num_sms ? own.num_sms : plan->device != NULL ? plan->device->num_sms : DEFAULT_NUM_SMS;
     choose_batches(plan);
     choose_kept_rows(plan);
-    if (!lay_out(plan))
+    if (!purr__plan_lay_out(plan))
       status = purr__fail(err, PURR_STATUS_CONFIG, "layer '%s' needs more than 2^63 bytes", plan->name);
   }
   if (status != PURR_STATUS_OK) {
@@ -258,9 +141,9 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
   }
   plan->hash = hash_of(plan);
   purr__log(context, PURR_LOG_INFO,
-            "plan: layer '%s', backend host (%s), minibatch %lld rows, macrobatch %lld rows, %lld of %lld rows kept",
-            plan->name, plan->backend_reason, (long long)plan->minibatch_rows, (long long)plan->macrobatch_rows,
-            (long long)plan->kept_rows, (long long)plan->max_rows);
+            "plan: layer '%s', backend %s (%s), minibatch %lld rows, macrobatch %lld rows, %lld of %lld rows kept",
+            plan->name, purr__backend_name(plan->backend), plan->backend_reason, (long long)plan->minibatch_rows,
+            (long long)plan->macrobatch_rows, (long long)plan->kept_rows, (long long)plan->max_rows);
   *out_plan = plan;
   return PURR_STATUS_OK;
 }

@@ -25,8 +25,12 @@ enum {
 
 /* A rank's own memory. Row r of the schedule lives in ring row r mod macrobatch_rows. */
 enum {
-  PURR__WS_SCHEDULE,      /* the routing table, where the caller gives none */
-  PURR__WS_RANKS,         /* for each rank the address of its ids and its number of tokens */
+  PURR__WS_SCHEDULE,    /* the routing table, where the caller gives none */
+  PURR__WS_RANKS,       /* host: for each rank the address of its ids and its number of tokens; GPU: the address of its
+                           symmetric memory */
+  PURR__WS_SOURCES,     /* GPU: purr__ids_t of each rank */
+  PURR__WS_CHUNK_COUNT, /* GPU: scratch of the schedule, see purr__schedule_params_t */
+  PURR__WS_CHUNK_BAD,
   PURR__WS_TASKS,         /* the host backend's list of the problems of one grouped GEMM: three an expert at most */
   PURR__WS_RING_X,        /* bf16 [ring, H] */
   PURR__WS_RING_Y,        /* bf16 [ring, H]: y, in backward dX rows */
@@ -70,15 +74,26 @@ enum {
   PURR__TABLE_EXPERT_BEGIN,
   PURR__TABLE_ROW_RANK,
   PURR__TABLE_ROW_SLOT,
+  PURR__TABLE_STATUS,     /* GPU: purr__device_status_t, how the building went */
+  PURR__TABLE_TILE_BEGIN, /* GPU: int32 [E_l + 1], tiles of the grouped GEMMs before each expert */
   PURR__NUM_TABLE_REGIONS
 };
+
+struct purr__kernel;
+
+/* The kernels of a GPU plan. The tma ones are NULL where the device has none. */
+typedef struct purr__plan_kernels {
+  const struct purr__kernel *schedule_count, *schedule_place, *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
+} purr__plan_kernels_t;
 
 struct purr_plan {
   purr__object_t object;
   purr_layer_desc_t layer; /* after overrides, defaults filled in */
   char name[64];
   int backend; /* chosen */
-  char backend_reason[192];
+  char backend_reason[256];
+  struct purr__device *device; /* NULL: the host backend */
+  purr__plan_kernels_t kernels;
   int num_sms, tile_m, tile_n;
   int64_t num_local_experts;
   int64_t max_rows; /* of the schedule of one step, padding included */
@@ -95,6 +110,14 @@ struct purr_plan {
 };
 
 #define PURR__MEMORY_ALIGNMENT 256
+
+/* ---- steps of purr_plan_create ---- */
+/* Chooses plan->backend, and the device and kernels of a GPU backend. `device_idx` is -1 for the current device. */
+purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_error_t *err);
+/* "host", "staged", "mega", "auto". */
+const char *purr__backend_name(int32_t backend);
+/* False when some size does not fit in 63 bits. */
+bool purr__plan_lay_out(purr_plan_t *plan);
 #define PURR__TASK_BYTES 512 /* room for one purr__gemm_t */
 
 /* A minibatch boundary moves by at most a quarter of a minibatch, to an expert's boundary. */

@@ -2,6 +2,7 @@
 
 static void result_free(void *object) {
   purr_result_t *result = object;
+  purr__result_drop_mirror(result);
   purr__release(result->object.context, result->tokens_per_expert);
   pthread_mutex_destroy(&result->mutex);
 }
@@ -9,6 +10,7 @@ static void result_free(void *object) {
 static void clear(purr_result_t *result, int32_t status) {
   result->info = (purr_result_info_t){.status = status, .rank = -1, .token = -1, .slot = -1};
   result->message[0] = '\0';
+  result->is_mirrored = false;
   result->num_experts = 0;
   atomic_store_explicit(&result->num_rows_done, 0, memory_order_relaxed);
 }
@@ -32,6 +34,7 @@ purr_status_t purr_result_query(purr_result_t *result, purr_result_info_t *out_i
   purr_status_t status = purr__check(result, PURR__RESULT, err);
   if (status != PURR_STATUS_OK) return status;
   pthread_mutex_lock(&result->mutex);
+  purr__result_read_mirror(result);
   purr_result_info_t own = result->info;
   own.num_rows_done = atomic_load_explicit(&result->num_rows_done, memory_order_relaxed);
   if (own.status != PURR_STATUS_OK && own.status != PURR_STATUS_NOT_READY)
@@ -46,6 +49,7 @@ purr_status_t purr_result_tokens_per_expert(purr_result_t *result, int64_t *out_
   if (status != PURR_STATUS_OK) return status;
   if (out_counts == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_counts is NULL");
   pthread_mutex_lock(&result->mutex);
+  purr__result_read_mirror(result);
   if (result->info.status == PURR_STATUS_NOT_READY)
     status = purr__fail(err, PURR_STATUS_NOT_READY, "the call that fills this result has not finished");
   else if (result->num_experts == 0)

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "base/base.h"
+#include "driver/driver.h"
 
 struct purr_result {
   purr__object_t object;
@@ -14,6 +14,13 @@ struct purr_result {
   int64_t *tokens_per_expert;
   int64_t num_experts, capacity;
   atomic_llong num_rows_done;
+  /* Of GPU calls. */
+  purr__device_t *device;
+  struct purr__result_mirror *mirror; /* see mirror.h */
+  uint64_t mirror_bytes;
+  bool is_mirrored; /* the last call's outcome is in the mirror */
+  bool has_events;  /* and it can be timed and watched: it was not captured */
+  CUevent begun, done;
 };
 
 /* Every function takes NULL for "no result wanted". */
@@ -29,5 +36,13 @@ void purr__result_add_time(purr_result_t *result, int phase, uint64_t *since_ns)
 void purr__result_set_bad_route(purr_result_t *result, int rank, int64_t token, int64_t slot, int64_t expert);
 /* The call ends with this status and sentence. */
 void purr__result_finish(purr_result_t *result, purr_status_t status, const purr_error_t *err, uint64_t total_ns);
+
+/* ---- mirror.c, for result.c ---- */
+/* Takes what the device has written so far over into `info`. The mutex is held. */
+void purr__result_read_mirror(purr_result_t *result);
+void purr__result_drop_mirror(purr_result_t *result);
+
+/* "rank 1, token 2, slot 0 has expert id 99; ...": the sentence of a BAD_ROUTE, for every backend. */
+purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert);
 
 #endif

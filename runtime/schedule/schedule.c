@@ -1,11 +1,29 @@
 /* The public schedule: make, build, look, print. */
 #include "schedule/schedule.h"
 
+#include "result/mirror.h"
+#include "workspace/memory.h"
+
 static void schedule_free(void *object) {
   purr_schedule_t *schedule = object;
-  purr__release(schedule->object.context, schedule->table_memory);
+  purr__memory_release(schedule->plan, schedule->table_memory, schedule->plan->table_bytes);
+  purr__release(schedule->object.context, schedule->mirror);
   purr__release(schedule->object.context, schedule->ids);
   purr__object_release(schedule->plan);
+}
+
+static purr_status_t allocate(purr_schedule_t *schedule, purr_error_t *err) {
+  const purr_plan_t *plan = schedule->plan;
+  purr_context_t *context = plan->object.context;
+  const uint64_t ids_bytes = plan->saved[PURR__SAVED_IDS].bytes;
+  purr_status_t status = purr__memory_allocate(plan, plan->table_bytes, "the schedule", &schedule->table_memory, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (plan->device != NULL) {
+    schedule->mirror = purr__allocate(context, plan->table_bytes);
+    return schedule->mirror != NULL ? status : purr__fail_memory(err, "the schedule's mirror", plan->table_bytes);
+  }
+  schedule->ids = purr__allocate(context, ids_bytes);
+  return schedule->ids != NULL ? status : purr__fail_memory(err, "the schedule's ids", ids_bytes);
 }
 
 purr_status_t purr_schedule_create(const purr_plan_t *plan, purr_schedule_t **out_schedule, purr_error_t *err) {
@@ -13,38 +31,52 @@ purr_status_t purr_schedule_create(const purr_plan_t *plan, purr_schedule_t **ou
   *out_schedule = NULL;
   purr_status_t status = purr__check(plan, PURR__PLAN, err);
   if (status != PURR_STATUS_OK) return status;
-  purr_context_t *context = plan->object.context;
   void *object;
-  status = purr__object_create(context, PURR__SCHEDULE, sizeof(purr_schedule_t), schedule_free, &object, err);
+  status =
+      purr__object_create(plan->object.context, PURR__SCHEDULE, sizeof(purr_schedule_t), schedule_free, &object, err);
   if (status != PURR_STATUS_OK) return status;
   purr_schedule_t *schedule = object;
   purr__object_retain(plan);
   schedule->plan = plan;
-  const uint64_t ids_bytes = plan->saved[PURR__SAVED_IDS].bytes;
-  schedule->table_memory = purr__allocate(context, plan->table_bytes);
-  schedule->ids = purr__allocate(context, ids_bytes);
-  if (schedule->table_memory == NULL || schedule->ids == NULL) {
+  status = allocate(schedule, err);
+  if (status != PURR_STATUS_OK) {
     purr__object_release(schedule);
-    return purr__fail_memory(err, "the schedule", plan->table_bytes + ids_bytes);
+    return status;
   }
   *out_schedule = schedule;
   return PURR_STATUS_OK;
 }
 
-static purr_status_t check_built(const purr_schedule_t *schedule, purr_error_t *err) {
+/* The built table in host memory. A device's table is fetched, which waits for the building. */
+static purr_status_t get_table(const purr_schedule_t *schedule, purr__table_t *out_table, purr_error_t *err) {
   purr_status_t status = purr__check(schedule, PURR__SCHEDULE, err);
   if (status != PURR_STATUS_OK) return status;
+  const purr_plan_t *plan = schedule->plan;
   if (!schedule->built)
     return purr__fail(err, PURR_STATUS_INVALID_STATE,
                       "the schedule has not been built; call purr_schedule_build first");
+  if (plan->device == NULL) {
+    *out_table = purr__table_at(plan, schedule->table_memory);
+    return PURR_STATUS_OK;
+  }
+  status = purr__device_synchronize(plan->device, schedule->stream, err);
+  if (status == PURR_STATUS_OK)
+    status = purr__memory_copy(plan, schedule->mirror, schedule->table_memory, plan->table_bytes, err);
+  if (status != PURR_STATUS_OK) return status;
+  const purr__device_status_t *found =
+      (const void *)((const char *)schedule->mirror + plan->table[PURR__TABLE_STATUS].offset);
+  if (found->status == PURR_STATUS_BAD_ROUTE)
+    return purr__failed(purr__fail_bad_route(err, found->rank, found->token, found->slot, found->expert),
+                        PURR_STATUS_BAD_ROUTE);
+  *out_table = purr__table_at(plan, schedule->mirror);
   return PURR_STATUS_OK;
 }
 
 purr_status_t purr_schedule_get_view(const purr_schedule_t *schedule, purr_schedule_view_t *out_view,
                                      purr_error_t *err) {
-  purr_status_t status = check_built(schedule, err);
+  purr__table_t table;
+  purr_status_t status = get_table(schedule, &table, err);
   if (status != PURR_STATUS_OK) return status;
-  const purr__table_t table = purr__table_at(schedule->plan, schedule->table_memory);
   const purr_schedule_view_t own = {.struct_size = sizeof own,
                                     .num_ranks = schedule->plan->layer.num_ranks,
                                     .num_local_experts = schedule->plan->num_local_experts,
@@ -94,11 +126,11 @@ static void describe_json(const purr_schedule_t *schedule, const purr__table_t *
 
 purr_status_t purr_schedule_describe(const purr_schedule_t *schedule, int32_t format, char *buffer, uint64_t capacity,
                                      uint64_t *out_length, purr_error_t *err) {
-  purr_status_t status = check_built(schedule, err);
+  purr__table_t table;
+  purr_status_t status = get_table(schedule, &table, err);
   if (status != PURR_STATUS_OK) return status;
   if (format != PURR_FORMAT_TEXT && format != PURR_FORMAT_JSON)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "format is %d; allowed are 0 (text) and 1 (JSON)", format);
-  const purr__table_t table = purr__table_at(schedule->plan, schedule->table_memory);
   purr__text_t text = {.context = schedule->object.context};
   if (format == PURR_FORMAT_TEXT)
     describe_text(schedule, &table, &text);

@@ -7,8 +7,10 @@
 struct purr_schedule {
   purr__object_t object;
   const purr_plan_t *plan; /* retained */
-  void *table_memory;      /* plan->table_bytes */
-  int32_t *ids;            /* [max_tokens, K] of this rank, as gathered */
+  void *table_memory;      /* plan->table_bytes of the backend's memory */
+  void *mirror;            /* GPU: the table in host memory, as it was last looked at */
+  void *stream;            /* GPU: where it was built last */
+  int32_t *ids;            /* host: [max_tokens, K] of this rank, as gathered */
   bool built;
   int64_t num_tokens; /* T of this rank when it was built */
 };

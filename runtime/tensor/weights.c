@@ -1,6 +1,8 @@
 /* A rank's weights and a backward call's gradients: which tensors a layer has, and what each must look like. */
 #include "tensor/weights.h"
 
+#include "launch/call.h"
+
 /* One tensor of the layer: its member in purr_weights_desc_t, its view, and its shape. */
 typedef struct part {
   const char *name, *gradient_name;
@@ -138,6 +140,7 @@ static purr_status_t copy_pointers(purr_weights_t *weights, purr_error_t *err) {
 
 static void weights_free(void *object) {
   purr_weights_t *weights = object;
+  if (weights->prepared != NULL) purr__backend_of(weights->plan)->release_weights(weights);
   purr__release(weights->object.context, weights->pointers);
   purr__object_release(weights->plan);
 }
@@ -160,6 +163,8 @@ purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_weights_de
   weights->plan = plan;
   weights->views = views;
   status = copy_pointers(weights, err);
+  const purr__backend_t *backend = purr__backend_of(plan);
+  if (status == PURR_STATUS_OK && backend->prepare_weights != NULL) status = backend->prepare_weights(weights, err);
   if (status != PURR_STATUS_OK) {
     purr__object_release(weights);
     return status;

@@ -18,6 +18,7 @@ struct purr_weights {
   const purr_plan_t *plan;
   purr__weight_views_t views;
   void **pointers; /* copies of the caller's per-expert pointer arrays, one block */
+  void *prepared;  /* what the plan's backend made of them: purr__backend_t.prepare_weights */
 };
 
 /* Checks the gradient tensors of a backward call. Pointer arrays are read during the call only. */

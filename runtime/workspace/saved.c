@@ -1,8 +1,11 @@
 #include "workspace/saved.h"
 
+#include "workspace/memory.h"
+
 static void saved_free(void *object) {
   purr_saved_t *saved = object;
-  if (saved->owns_memory) purr__release(saved->object.context, saved->memory);
+  if (saved->owns_memory) purr__memory_release(saved->plan, saved->memory, saved->bytes);
+  purr__object_release(saved->plan);
 }
 
 purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t bytes, purr_saved_t **out_saved,
@@ -22,14 +25,16 @@ purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t 
   status = purr__object_create(plan->object.context, PURR__SAVED, sizeof(purr_saved_t), saved_free, &object, err);
   if (status != PURR_STATUS_OK) return status;
   purr_saved_t *saved = object;
+  purr__object_retain(plan);
+  saved->plan = plan;
   saved->memory = memory;
   saved->bytes = memory != NULL ? bytes : plan->saved_bytes;
   if (memory == NULL) {
-    saved->memory = purr__allocate(plan->object.context, plan->saved_bytes);
     saved->owns_memory = true;
-    if (saved->memory == NULL) {
+    status = purr__memory_allocate(plan, plan->saved_bytes, "the saved activations", (void **)&saved->memory, err);
+    if (status != PURR_STATUS_OK) {
       purr__object_release(saved);
-      return purr__fail_memory(err, "the saved activations", plan->saved_bytes);
+      return status;
     }
   }
   *out_saved = saved;

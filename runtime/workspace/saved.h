@@ -6,6 +6,7 @@
 
 struct purr_saved {
   purr__object_t object;
+  const purr_plan_t *plan; /* retained: it says what memory this is */
   char *memory;
   uint64_t bytes;
   bool owns_memory;

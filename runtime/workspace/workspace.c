@@ -1,13 +1,14 @@
 #include "workspace/workspace.h"
 
 #include "group/local.h"
+#include "workspace/memory.h"
 
 static void workspace_free(void *object) {
   purr_workspace_t *workspace = object;
-  purr_context_t *context = workspace->object.context;
   if (workspace->group != NULL) workspace->group->ops->free(workspace->group, workspace->symmetric);
-  if (workspace->owns_memory) purr__release(context, workspace->memory);
+  if (workspace->owns_memory) purr__memory_release(workspace->plan, workspace->memory, workspace->bytes);
   purr__object_release(workspace->group);
+  purr__object_release(workspace->plan);
 }
 
 static purr_status_t check_desc(const purr_plan_t *plan, const purr_group_t *group, purr_workspace_desc_t *desc,
@@ -28,15 +29,11 @@ static purr_status_t check_desc(const purr_plan_t *plan, const purr_group_t *gro
 }
 
 static purr_status_t allocate_own(purr_workspace_t *workspace, const purr_workspace_desc_t *desc, purr_error_t *err) {
-  purr_context_t *context = workspace->object.context;
   workspace->bytes = desc->bytes;
   workspace->memory = desc->memory;
-  if (workspace->memory == NULL) {
-    workspace->memory = purr__allocate(context, desc->bytes);
-    workspace->owns_memory = true;
-    if (workspace->memory == NULL) return purr__fail_memory(err, "the workspace", desc->bytes);
-  }
-  return PURR_STATUS_OK;
+  if (workspace->memory != NULL) return PURR_STATUS_OK;
+  workspace->owns_memory = true;
+  return purr__memory_allocate(workspace->plan, desc->bytes, "the workspace", (void **)&workspace->memory, err);
 }
 
 purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group, const purr_workspace_desc_t *desc,
@@ -60,6 +57,8 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
   if (status != PURR_STATUS_OK) return status;
   purr_workspace_t *workspace = object;
   atomic_flag_clear(&workspace->busy);
+  purr__object_retain(plan);
+  workspace->plan = plan;
   if (group != NULL) {
     purr__object_retain(group);
     workspace->group = group;
@@ -70,8 +69,8 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
   if (status == PURR_STATUS_OK) status = allocate_own(workspace, &own, err);
   if (status == PURR_STATUS_OK) {
     workspace->symmetric_bytes = own.symmetric_bytes;
-    status =
-        workspace->group->ops->allocate(workspace->group, own.symmetric_bytes, plan->hash, &workspace->symmetric, err);
+    status = workspace->group->ops->allocate(workspace->group, plan->device, own.symmetric_bytes, plan->hash,
+                                             &workspace->symmetric, err);
   }
   if (status != PURR_STATUS_OK) {
     purr__object_release(workspace);
@@ -88,6 +87,8 @@ purr_status_t purr__workspace_acquire(purr_workspace_t *workspace, const purr_pl
   if (status != PURR_STATUS_OK) return status;
   if (workspace->object.context != plan->object.context)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace and the plan belong to different contexts");
+  if (workspace->plan->device != plan->device)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace is on another device than the plan");
   if (workspace->group->num_ranks != plan->layer.num_ranks)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace belongs to %d ranks, the plan is for %d",
                       workspace->group->num_ranks, plan->layer.num_ranks);

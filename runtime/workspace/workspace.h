@@ -7,7 +7,8 @@
 
 struct purr_workspace {
   purr__object_t object;
-  purr_group_t *group; /* retained; the workspace makes one of its own when R = 1 and it is given none */
+  const purr_plan_t *plan; /* retained: the one it was made for, which says what memory this is */
+  purr_group_t *group;     /* retained; the workspace makes one of its own when R = 1 and it is given none */
   char *memory;
   uint64_t bytes;
   bool owns_memory;

@@ -89,11 +89,7 @@ static purr_status_t compare_headers(const purr__pass_t *pass, purr_error_t *err
     if (header->bad_token < 0) continue;
     purr__result_set_bad_route(pass->result, r, header->bad_token, header->bad_slot, header->bad_expert);
     purr__count(pass->context, PURR__COUNT_BAD_ROUTES, 1);
-    return purr__fail_rank(err, PURR_STATUS_BAD_ROUTE, r,
-                           "rank %d, token %lld, slot %lld has expert id %lld; allowed are 0..%lld, and -1 for a "
-                           "dropped slot",
-                           r, (long long)header->bad_token, (long long)header->bad_slot, (long long)header->bad_expert,
-                           (long long)pass->plan->layer.num_experts - 1);
+    return purr__fail_bad_route(err, r, header->bad_token, header->bad_slot, header->bad_expert);
   }
   return PURR_STATUS_OK;
 }
@@ -173,4 +169,7 @@ purr_status_t purr__host_build_schedule(const purr__schedule_call_t *call, purr_
   return purr__exchange_end(&pass, err);
 }
 
-const purr__backend_t purr__host_backend = {"host", purr__host_build_schedule, purr__host_forward, purr__host_backward};
+const purr__backend_t purr__host_backend = {.name = "host",
+                                            .build_schedule = purr__host_build_schedule,
+                                            .forward = purr__host_forward,
+                                            .backward = purr__host_backward};

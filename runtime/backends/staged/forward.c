@@ -1,0 +1,266 @@
+/* The forward pass of the staged backend: five launches. */
+#include "backends/staged/staged.h"
+
+static void *workspace_at(const purr__call_t *call, int region) {
+  return purr__workspace_at(call->workspace, call->plan, region);
+}
+
+/* ---- schedule ---- */
+
+static purr__ids_t ids_of(const purr__view_t *view, int64_t num_tokens) {
+  return (purr__ids_t){.data = view->data,
+                       .num_tokens = num_tokens,
+                       .row_stride = view->row_stride,
+                       .column_stride = view->column_stride,
+                       .is_int64 = view->dtype == PURR_DTYPE_INT64};
+}
+
+/* Counts and places: two launches. */
+static purr_status_t build_table(const purr__call_t *call, const purr__view_t *topk_ids, const purr__table_t *table,
+                                 purr_error_t *err) {
+  const purr_plan_t *plan = call->plan;
+  const int32_t chunks = purr__schedule_chunks(plan->layer.max_tokens * plan->layer.top_k, plan->layer.num_ranks);
+  const purr__schedule_params_t params = {
+      .own = ids_of(topk_ids, call->num_tokens),
+      .num_ranks = plan->layer.num_ranks,
+      .chunks_per_rank = chunks,
+      .top_k = (int32_t)plan->layer.top_k,
+      .num_experts = (int32_t)plan->layer.num_experts,
+      .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
+      .num_local_experts = (int32_t)plan->num_local_experts,
+      .chunk_count = workspace_at(call, PURR__WS_CHUNK_COUNT),
+      .chunk_bad = workspace_at(call, PURR__WS_CHUNK_BAD),
+      .table = {.header = (purr__device_table_header_t *)table->header,
+                .expert_count = table->expert_count,
+                .expert_begin = table->expert_begin,
+                .row_rank = table->row_rank,
+                .row_slot = table->row_slot,
+                .tile_begin = table->tile_begin},
+      .status = purr__staged_status(plan, table)};
+  const purr__launch_t launch = {
+      .grid = {(uint32_t)(plan->layer.num_ranks * chunks), 1, 1},
+      .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
+      .stream = call->stream};
+  purr_status_t status = purr__kernel_launch(plan->kernels.schedule_count, &launch, &params, err);
+  return status == PURR_STATUS_OK ? purr__kernel_launch(plan->kernels.schedule_place, &launch, &params, err) : status;
+}
+
+/* ---- grouped GEMMs ---- */
+
+/* The routed experts' problem, without what tells gate-up from down. */
+static purr__gemm_t routed_problem(const purr_plan_t *plan, const purr__table_t *table) {
+  return (purr__gemm_t){.expert_count = table->expert_count,
+                        .expert_begin = table->expert_begin,
+                        .tile_begin = table->tile_begin,
+                        .row_rank = table->row_rank,
+                        .row_slot = table->row_slot,
+                        .num_experts = (int32_t)plan->num_local_experts,
+                        .top_k = (int32_t)plan->layer.top_k};
+}
+
+static purr__rows_t rows_at(void *data, int64_t row_stride, int32_t placement) {
+  return (purr__rows_t){.data = data, .row_stride = row_stride, .placement = placement};
+}
+
+static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
+                                          const purr__table_t *table) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const int64_t inner = plan->layer.intermediate_size, shared = plan->layer.shared_intermediate_size;
+  purr__gemm_params_t params = {.num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table)};
+  purr__gemm_t *routed = &params.problem[0], *common = &params.problem[1];
+  *routed = routed_problem(plan, table);
+  routed->a = rows_at(call->x.data, call->x.row_stride, PURR__ROWS_TOKEN);
+  routed->b[0] = weights->gate;
+  routed->b[1] = weights->up;
+  routed->c = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
+  routed->n = (int32_t)inner;
+  routed->k = (int32_t)plan->layer.hidden_size;
+  routed->swiglu_limit = plan->layer.swiglu_limit;
+  *common = (purr__gemm_t){.num_rows = base->num_tokens, .num_experts = 1, .top_k = 1};
+  common->a = rows_at(call->x.data, call->x.row_stride, PURR__ROWS_DENSE);
+  common->b[0] = weights->shared_gate;
+  common->b[1] = weights->shared_up;
+  common->c = rows_at(workspace_at(base, PURR__WS_SHARED_A), shared, PURR__ROWS_DENSE);
+  common->n = (int32_t)shared;
+  common->k = routed->k;
+  common->swiglu_limit = routed->swiglu_limit;
+  if (call->saved != NULL) {
+    routed->saved[0] = rows_at(purr__saved_at(call->saved, plan, PURR__SAVED_GATE), inner, PURR__ROWS_DENSE);
+    routed->saved[1] = rows_at(purr__saved_at(call->saved, plan, PURR__SAVED_UP), inner, PURR__ROWS_DENSE);
+    routed->num_saved_rows = plan->kept_rows;
+    common->saved[0] = rows_at(purr__saved_at(call->saved, plan, PURR__SAVED_SHARED_GATE), shared, PURR__ROWS_DENSE);
+    common->saved[1] = rows_at(purr__saved_at(call->saved, plan, PURR__SAVED_SHARED_UP), shared, PURR__ROWS_DENSE);
+    common->num_saved_rows = base->num_tokens;
+  }
+  return params;
+}
+
+static purr__gemm_params_t down_params(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
+                                       const purr__table_t *table) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
+  const int64_t shared = plan->layer.shared_intermediate_size;
+  purr__gemm_params_t params = {.num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table)};
+  purr__gemm_t *routed = &params.problem[0], *common = &params.problem[1];
+  *routed = routed_problem(plan, table);
+  routed->a = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
+  routed->b[0] = weights->down;
+  routed->c = rows_at(purr__symmetric_at(base->workspace, plan, base->workspace->group->rank, PURR__SYM_SLOTS), hidden,
+                      PURR__ROWS_SLOT);
+  routed->n = (int32_t)hidden;
+  routed->k = (int32_t)inner;
+  *common = (purr__gemm_t){.num_rows = base->num_tokens, .num_experts = 1, .top_k = 1};
+  common->a = rows_at(workspace_at(base, PURR__WS_SHARED_A), shared, PURR__ROWS_DENSE);
+  common->b[0] = weights->shared_down;
+  common->c = rows_at(workspace_at(base, PURR__WS_SHARED_OUT), hidden, PURR__ROWS_DENSE);
+  common->n = (int32_t)hidden;
+  common->k = (int32_t)shared;
+  return params;
+}
+
+/* Launches the kernel that loads through the copy engine where there is one, else the other. `maps` are those of the
+ * weights; a's are made here for down, where it lies in the workspace. */
+static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t *plain, const purr__kernel_t *tma,
+                                 const purr__gemm_params_t *params, const purr__gemm_maps_t *const maps[2], bool maps_a,
+                                 purr_error_t *err) {
+  const purr_plan_t *plan = call->plan;
+  const purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms, 1, 1}, .stream = call->stream};
+  if (tma == NULL) return purr__kernel_launch(plain, &launch, params, err);
+  purr__gemm_tma_params_t own = {.gemm = *params};
+  for (int p = 0; p < params->num_problems; p++) {
+    const purr__gemm_t *gemm = &params->problem[p];
+    own.maps[p] = *maps[p];
+    const int64_t rows = p == 0 ? plan->max_rows : call->num_tokens;
+    if (!maps_a || rows == 0) continue;
+    purr_status_t status = purr__staged_encode_map(plan->device, &own.maps[p].a, gemm->a.data, gemm->k, rows, 0,
+                                                   gemm->a.row_stride, 0, PURR__MAP_ROWS_A, err);
+    if (status != PURR_STATUS_OK) return status;
+  }
+  return purr__kernel_launch(tma, &launch, &own, err);
+}
+
+/* ---- the sum ---- */
+
+static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
+                                const purr__table_t *table, purr_error_t *err) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const int64_t hidden = plan->layer.hidden_size;
+  const purr__slot_sum_params_t params = {
+      .ids = ids_of(&call->topk_ids, base->num_tokens),
+      .topk_weights = (const float *)call->topk_weights.data,
+      .weights_row_stride = call->topk_weights.row_stride,
+      .weights_column_stride = call->topk_weights.column_stride,
+      .slots = purr__symmetric_at(base->workspace, plan, base->workspace->group->rank, PURR__SYM_SLOTS),
+      .slots_row_stride = hidden,
+      .shared = plan->layer.shared_intermediate_size > 0 ? workspace_at(base, PURR__WS_SHARED_OUT) : NULL,
+      .shared_row_stride = hidden,
+      .shared_gate = weights->shared_expert_gate,
+      .x = call->x.data,
+      .x_row_stride = call->x.row_stride,
+      .out = call->output.data,
+      .out_row_stride = call->output.row_stride,
+      .hidden = (int32_t)hidden,
+      .top_k = (int32_t)plan->layer.top_k,
+      .status = purr__staged_status(plan, table)};
+  const purr__launch_t launch = {
+      .grid = {(uint32_t)base->num_tokens, (uint32_t)((hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS),
+               1},
+      .stream = base->stream};
+  return purr__kernel_launch(plan->kernels.slot_sum, &launch, &params, err);
+}
+
+/* ---- the calls ---- */
+
+static purr__table_t table_of(const purr__forward_call_t *call) {
+  const purr_plan_t *plan = call->base.plan;
+  if (call->schedule != NULL) return purr__table_at(plan, call->schedule->table_memory);
+  return purr__table_at(plan, call->saved != NULL ? purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE)
+                                                  : workspace_at(&call->base, PURR__WS_SCHEDULE));
+}
+
+static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_error_t *err) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const purr__staged_weights_t *weights = call->prepared_weights;
+  const purr__table_t table = table_of(call);
+  purr_status_t status = PURR_STATUS_OK;
+  if (call->schedule == NULL)
+    status = build_table(base, &call->topk_ids, &table, err);
+  else if (call->saved != NULL)
+    status = purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
+                               call->schedule->table_memory, plan->table_bytes, base->stream, err);
+  if (status != PURR_STATUS_OK) return status;
+  const purr__gemm_params_t gate_up = gate_up_params(call, weights, &table), down = down_params(call, weights, &table);
+  status = launch_gemm(base, plan->kernels.gate_up, plan->kernels.gate_up_tma, &gate_up,
+                       (const purr__gemm_maps_t *const[]){&weights->gate_up_maps, &weights->shared_gate_up_maps}, false,
+                       err);
+  if (status == PURR_STATUS_OK)
+    status =
+        launch_gemm(base, plan->kernels.down, plan->kernels.down_tma, &down,
+                    (const purr__gemm_maps_t *const[]){&weights->down_maps, &weights->shared_down_maps}, true, err);
+  if (status == PURR_STATUS_OK) status = launch_sum(call, weights, &table, err);
+  return status == PURR_STATUS_OK ? purr__staged_report(base, &table, err) : status;
+}
+
+/* The device is entered, and the caller's stream and tensors belong to it. */
+static purr_status_t check_places(const purr__forward_call_t *call, purr_error_t *err) {
+  purr__device_t *device = call->base.plan->device;
+  const struct {
+    const purr__view_t *view;
+    const char *name;
+  } tensors[] = {
+      {&call->x, "x"}, {&call->topk_ids, "topk_ids"}, {&call->topk_weights, "topk_weights"}, {&call->output, "output"}};
+  purr_status_t status = purr__device_check_stream(device, call->base.stream, err);
+  for (int i = 0; i < 4 && status == PURR_STATUS_OK && call->base.num_tokens > 0; i++)
+    status = purr__device_check_pointer(device, tensors[i].view->data, tensors[i].name, err);
+  return status;
+}
+
+purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_t *err) {
+  purr__device_t *device = call->base.plan->device;
+  purr_status_t status = purr__device_enter(device, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (call->saved != NULL) call->saved->filled = false;
+  status = check_places(call, err);
+  if (status == PURR_STATUS_OK)
+    status = purr__result_mirror(call->base.result, device, call->base.plan->num_local_experts, call->base.stream, err);
+  if (status == PURR_STATUS_OK) status = enqueue_forward(call, err);
+  purr__device_leave(device);
+  if (status == PURR_STATUS_OK && call->saved != NULL) {
+    call->saved->plan_hash = call->base.plan->hash;
+    call->saved->num_tokens = call->base.num_tokens;
+    call->saved->filled = true;
+  }
+  return status;
+}
+
+purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err) {
+  purr__device_t *device = call->base.plan->device;
+  purr_status_t status = purr__device_enter(device, err);
+  if (status != PURR_STATUS_OK) return status;
+  const purr__table_t table = purr__table_at(call->base.plan, call->schedule->table_memory);
+  status = purr__device_check_stream(device, call->base.stream, err);
+  if (status == PURR_STATUS_OK && call->base.num_tokens > 0)
+    status = purr__device_check_pointer(device, call->topk_ids.data, "topk_ids", err);
+  if (status == PURR_STATUS_OK) status = build_table(&call->base, &call->topk_ids, &table, err);
+  purr__device_leave(device);
+  return status;
+}
+
+purr_status_t purr__staged_backward(const purr__backward_call_t *call, purr_error_t *err) {
+  return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                    "layer '%s' is planned for the staged backend, which runs forward alone; plan it with backend "
+                    "'host' for backward",
+                    call->base.plan->name);
+}
+
+const purr__backend_t purr__staged_backend = {.name = "staged",
+                                              .build_schedule = purr__staged_build_schedule,
+                                              .forward = purr__staged_forward,
+                                              .backward = purr__staged_backward,
+                                              .prepare_weights = purr__staged_prepare_weights,
+                                              .release_weights = purr__staged_release_weights,
+                                              .is_asynchronous = true};

@@ -1,0 +1,49 @@
+/* The staged backend: one kernel for each stage, for any GPU from sm_80 on. Forward, BF16.
+ *
+ *   count, place   the routing table from the ids
+ *   gate_up        rows gathered from x, SwiGLU in the epilogue; the shared expert rides along
+ *   down           results scattered to their slots; likewise
+ *   slot_sum       output = bf16(shared + sum of s * y)
+ *
+ * A call only enqueues. What it finds wrong on the way, the kernels after it see in the table's status word and return
+ * at once; the result hears of it by the last copy in the stream. */
+#ifndef PURR_STAGED_H
+#define PURR_STAGED_H
+
+#include "kernels/layout.h"
+#include "launch/call.h"
+#include "package/package.h"
+#include "result/mirror.h"
+
+/* The weights as kernels take them. The maps are for kernels that load through the copy engine. */
+typedef struct purr__staged_weights {
+  purr__weight_t gate, up, down;                      /* routed */
+  purr__weight_t shared_gate, shared_up, shared_down; /* one expert each */
+  const void *shared_expert_gate;
+  purr__gemm_maps_t gate_up_maps, down_maps, shared_gate_up_maps, shared_down_maps; /* without the maps of a */
+  void *device_memory; /* pointers and maps of experts that lie anywhere */
+  uint64_t device_bytes;
+} purr__staged_weights_t;
+
+purr_status_t purr__staged_prepare_weights(purr_weights_t *weights, purr_error_t *err);
+void purr__staged_release_weights(purr_weights_t *weights);
+
+/* Describes a BF16 matrix [depth, rows, k] to the copy engine; depth 0: [rows, k]. */
+purr_status_t purr__staged_encode_map(purr__device_t *device, purr__tensor_map_t *map, const void *data, int64_t k,
+                                      int64_t rows, int64_t depth, int64_t row_stride, int64_t depth_stride,
+                                      int box_rows, purr_error_t *err);
+
+/* How the building of a table went, in device memory beside it. */
+static inline purr__device_status_t *purr__staged_status(const purr_plan_t *plan, const purr__table_t *table) {
+  char *block = (char *)table->header - plan->table[PURR__TABLE_HEADER].offset;
+  return (purr__device_status_t *)(block + plan->table[PURR__TABLE_STATUS].offset);
+}
+
+/* Enqueues the copy of what a call found to its result. */
+purr_status_t purr__staged_report(const purr__call_t *call, const purr__table_t *table, purr_error_t *err);
+
+purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err);
+purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_t *err);
+purr_status_t purr__staged_backward(const purr__backward_call_t *call, purr_error_t *err);
+
+#endif

@@ -1,0 +1,121 @@
+/* Which backend serves a layer, and the device and kernels it uses. Whatever was not taken, `purr plan` says why. */
+#include <stdio.h>
+
+#include "kernels/layout.h"
+#include "package/package.h"
+#include "plan/plan.h"
+
+const char *purr__backend_name(int32_t backend) {
+  switch (backend) {
+    case PURR_BACKEND_HOST:
+      return "host";
+    case PURR_BACKEND_STAGED:
+      return "staged";
+    case PURR_BACKEND_MEGA:
+      return "mega";
+    default:
+      return "auto";
+  }
+}
+
+/* ---- staged ---- */
+
+static purr__shape_t shape_of(const purr_plan_t *plan) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  return (purr__shape_t){.dims = {[PURR__DIM_HIDDEN_SIZE] = layer->hidden_size,
+                                  [PURR__DIM_INTERMEDIATE_SIZE] = layer->intermediate_size,
+                                  [PURR__DIM_SHARED_INTERMEDIATE_SIZE] = layer->shared_intermediate_size,
+                                  [PURR__DIM_NUM_EXPERTS] = layer->num_experts,
+                                  [PURR__DIM_TOP_K] = layer->top_k,
+                                  [PURR__DIM_MAX_TOKENS] = layer->max_tokens,
+                                  [PURR__DIM_NUM_RANKS] = layer->num_ranks}};
+}
+
+/* The kernels of the staged backend. Those that need the copy engine may be missing. */
+static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_t *kernels, purr_error_t *err) {
+  const purr__shape_t shape = shape_of(plan);
+  const struct {
+    const char *role;
+    uint64_t params_bytes;
+    const purr__kernel_t **kernel;
+    bool is_optional;
+  } needs[] = {
+      {"schedule_count", sizeof(purr__schedule_params_t), &plan->kernels.schedule_count, false},
+      {"schedule_place", sizeof(purr__schedule_params_t), &plan->kernels.schedule_place, false},
+      {"gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},
+      {"down", sizeof(purr__gemm_params_t), &plan->kernels.down, false},
+      {"slot_sum", sizeof(purr__slot_sum_params_t), &plan->kernels.slot_sum, false},
+      {"gate_up_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.gate_up_tma, true},
+      {"down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
+  };
+  for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
+    const purr__kernel_need_t need = {needs[i].role, PURR__KERNEL_LAYOUT, (int)needs[i].params_bytes, &shape};
+    purr_status_t status = purr__kernels_find(kernels, &need, needs[i].kernel, needs[i].is_optional ? NULL : err);
+    if (status != PURR_STATUS_OK && needs[i].is_optional)
+      *needs[i].kernel = NULL;
+    else if (status != PURR_STATUS_OK)
+      return status;
+  }
+  return PURR_STATUS_OK;
+}
+
+static purr_status_t try_staged(purr_plan_t *plan, int device_idx, purr_error_t *err) {
+  if (plan->layer.precision != PURR_PRECISION_BF16)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the staged backend has no MXFP8 kernels yet");
+  if (plan->layer.num_ranks > 1)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the staged backend serves one rank, the layer has %d",
+                      plan->layer.num_ranks);
+  purr__device_t *device = NULL;
+  const purr__kernels_t *kernels = NULL;
+  purr_status_t status = purr__device_get(plan->object.context, device_idx, &device, err);
+  if (status == PURR_STATUS_OK) status = purr__kernels_get(device, &kernels, err);
+  if (status == PURR_STATUS_OK) status = find_staged_kernels(plan, kernels, err);
+  if (status != PURR_STATUS_OK) return status;
+  plan->device = device;
+  plan->backend = PURR_BACKEND_STAGED;
+  return PURR_STATUS_OK;
+}
+
+/* ---- the choice ---- */
+
+PURR__PRINTF(2, 3)
+static void set_reason(purr_plan_t *plan, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(plan->backend_reason, sizeof plan->backend_reason, format, args);
+  va_end(args);
+}
+
+purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_error_t *err) {
+  purr_error_t why = PURR_ERROR_INIT;
+  switch (plan->layer.backend) {
+    case PURR_BACKEND_HOST:
+      set_reason(plan, "asked for");
+      plan->backend = PURR_BACKEND_HOST;
+      return PURR_STATUS_OK;
+    case PURR_BACKEND_MEGA:
+      return purr__fail(
+          err, PURR_STATUS_UNSUPPORTED,
+          "backend 'mega' was asked for, but this version has no megakernels yet; use 'auto' or 'staged'");
+    default:
+      break;
+  }
+  const bool is_auto = plan->layer.backend == PURR_BACKEND_AUTO;
+  purr_status_t status = try_staged(plan, device_idx, is_auto ? &why : err);
+  if (status == PURR_STATUS_OK) {
+    set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs",
+               is_auto ? "auto: the fastest there is" : "asked for", plan->device->name, plan->device->cc_major,
+               plan->device->cc_minor, plan->kernels.gate_up_tma != NULL ? "wgmma" : "mma.sync");
+    return PURR_STATUS_OK;
+  }
+  /* Whatever keeps a GPU from serving the layer, the host can; only what was asked for by name must not be replaced. */
+  if (!is_auto || status == PURR_STATUS_OUT_OF_HOST_MEMORY || status == PURR_STATUS_FORKED) {
+    if (is_auto) purr__fail_copy(err, &why);
+    return status;
+  }
+  plan->device = NULL;
+  plan->kernels = (purr__plan_kernels_t){0};
+  set_reason(plan, "auto: %s", why.message);
+  plan->backend = PURR_BACKEND_HOST;
+  return PURR_STATUS_OK;
+}

@@ -1,0 +1,112 @@
+/* The outcome of GPU calls, as the device writes it. */
+#include "result/mirror.h"
+
+purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert) {
+  return purr__fail_rank(
+      err, PURR_STATUS_BAD_ROUTE, rank,
+      "rank %d, token %lld, slot %lld has expert id %lld; allowed are the layer's experts from 0 on, "
+      "and -1 for a dropped slot",
+      rank, (long long)token, (long long)slot, (long long)expert);
+}
+
+void purr__result_drop_mirror(purr_result_t *result) {
+  if (result->device == NULL) return;
+  if (purr__device_enter(result->device, NULL) == PURR_STATUS_OK) {
+    const purr__cuda_t *cuda = &result->device->driver->cuda;
+    if (result->begun != NULL) cuda->cuEventDestroy(result->begun);
+    if (result->done != NULL) cuda->cuEventDestroy(result->done);
+    purr__device_leave(result->device);
+  }
+  purr__device_release_pinned(result->device, result->mirror);
+  result->device = NULL;
+  result->mirror = NULL;
+  result->begun = result->done = NULL;
+}
+
+/* A mirror and events of this device, large enough. */
+static purr_status_t make_room(purr_result_t *result, purr__device_t *device, int64_t num_experts, purr_error_t *err) {
+  const uint64_t bytes = sizeof(purr__result_mirror_t) + (uint64_t)num_experts * sizeof(int32_t);
+  if (result->device == device && result->mirror_bytes >= bytes) return PURR_STATUS_OK;
+  purr__result_drop_mirror(result);
+  void *memory = NULL;
+  purr_status_t status = purr__device_allocate_pinned(device, bytes, &memory, err);
+  if (status != PURR_STATUS_OK) return status;
+  result->device = device;
+  result->mirror = memory;
+  result->mirror_bytes = bytes;
+  status = PURR__CUDA(device, err, cuEventCreate, (&result->begun, 0), "creating an event");
+  if (status == PURR_STATUS_OK)
+    status = PURR__CUDA(device, err, cuEventCreate, (&result->done, 0), "creating an event");
+  if (status != PURR_STATUS_OK) purr__result_drop_mirror(result);
+  return status;
+}
+
+purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts, CUstream stream,
+                                  purr_error_t *err) {
+  if (result == NULL) return PURR_STATUS_OK;
+  pthread_mutex_lock(&result->mutex);
+  purr_status_t status = make_room(result, device, num_experts, err);
+  if (status == PURR_STATUS_OK) {
+    int capture = 0;
+    result->has_events = device->driver->cuda.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS && capture == 0;
+    result->mirror->status = PURR_STATUS_NOT_READY;
+    result->num_experts = num_experts;
+    result->is_mirrored = true;
+    if (result->has_events)
+      status = PURR__CUDA(device, err, cuEventRecord, (result->begun, stream), "recording an event");
+  }
+  pthread_mutex_unlock(&result->mutex);
+  return status;
+}
+
+purr_status_t purr__result_mirrored(purr_result_t *result, CUstream stream, purr_error_t *err) {
+  if (result == NULL || !result->has_events) return PURR_STATUS_OK;
+  return PURR__CUDA(result->device, err, cuEventRecord, (result->done, stream), "recording an event");
+}
+
+/* A fault shows in the event; the sentence is the driver's. */
+static void read_fault(purr_result_t *result) {
+  purr_error_t err = PURR_ERROR_INIT;
+  if (!result->has_events || purr__device_enter(result->device, &err) != PURR_STATUS_OK) return;
+  const CUresult state = result->device->driver->cuda.cuEventQuery(result->done);
+  if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
+    result->info.status = purr__device_check(result->device, state, "cuEventQuery", &err, "the call");
+    memcpy(result->message, err.message, sizeof result->message);
+  }
+  purr__device_leave(result->device);
+}
+
+static void read_time(purr_result_t *result) {
+  float milliseconds = 0.0f;
+  if (!result->has_events || purr__device_enter(result->device, NULL) != PURR_STATUS_OK) return;
+  const purr__cuda_t *cuda = &result->device->driver->cuda;
+  if (cuda->cuEventElapsedTime(&milliseconds, result->begun, result->done) == CUDA_SUCCESS)
+    result->info.total_ns = (uint64_t)((double)milliseconds * 1e6);
+  purr__device_leave(result->device);
+}
+
+void purr__result_read_mirror(purr_result_t *result) {
+  if (!result->is_mirrored) return;
+  const purr__result_mirror_t *mirror = result->mirror;
+  const int32_t status = *(const volatile int32_t *)&mirror->status;
+  if (status == PURR_STATUS_NOT_READY) {
+    read_fault(result);
+    return;
+  }
+  atomic_thread_fence(memory_order_acquire);
+  const purr__device_status_t *found = &mirror->found;
+  result->info.status = status;
+  result->info.rank = found->rank;
+  result->info.token = found->token;
+  result->info.slot = found->slot;
+  result->info.expert = found->expert;
+  result->info.num_rows = found->num_rows;
+  atomic_store_explicit(&result->num_rows_done, found->num_rows, memory_order_relaxed);
+  if (status == PURR_STATUS_BAD_ROUTE) {
+    purr_error_t err = PURR_ERROR_INIT;
+    purr__fail_bad_route(&err, found->rank, found->token, found->slot, found->expert);
+    memcpy(result->message, err.message, sizeof result->message);
+  }
+  for (int64_t e = 0; e < result->num_experts; e++) result->tokens_per_expert[e] = mirror->expert_count[e];
+  read_time(result);
+}

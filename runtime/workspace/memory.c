@@ -1,0 +1,57 @@
+#include "workspace/memory.h"
+
+#include "driver/driver.h"
+
+purr_status_t purr__memory_allocate(const purr_plan_t *plan, uint64_t bytes, const char *what, void **out_memory,
+                                    purr_error_t *err) {
+  *out_memory = NULL;
+  if (plan->device != NULL) return purr__device_allocate(plan->device, bytes, what, out_memory, err);
+  *out_memory = purr__allocate(plan->object.context, bytes);
+  return *out_memory != NULL ? PURR_STATUS_OK : purr__fail_memory(err, what, bytes);
+}
+
+void purr__memory_release(const purr_plan_t *plan, void *memory, uint64_t bytes) {
+  if (plan->device != NULL)
+    purr__device_release(plan->device, memory, bytes);
+  else
+    purr__release(plan->object.context, memory);
+}
+
+purr_status_t purr__memory_copy(const purr_plan_t *plan, void *to, const void *from, uint64_t bytes,
+                                purr_error_t *err) {
+  if (plan->device == NULL) {
+    if (bytes > 0) memcpy(to, from, bytes);
+    return PURR_STATUS_OK;
+  }
+  purr_status_t status = purr__device_copy(plan->device, to, from, bytes, NULL, err);
+  return status == PURR_STATUS_OK ? purr__device_synchronize(plan->device, NULL, err) : status;
+}
+
+/* ---- public ---- */
+
+purr_status_t purr_memory_allocate(const purr_plan_t *plan, uint64_t bytes, void **out_memory, purr_error_t *err) {
+  if (out_memory == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_memory is NULL");
+  *out_memory = NULL;
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  return status == PURR_STATUS_OK ? purr__memory_allocate(plan, bytes, "a buffer", out_memory, err) : status;
+}
+
+purr_status_t purr_memory_copy(const purr_plan_t *plan, void *to, const void *from, uint64_t bytes, purr_error_t *err) {
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status != PURR_STATUS_OK) return status;
+  if (bytes > 0 && (to == NULL || from == NULL))
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s is NULL, but bytes is %llu", to == NULL ? "to" : "from",
+                      (unsigned long long)bytes);
+  return purr__memory_copy(plan, to, from, bytes, err);
+}
+
+void purr_memory_release(const purr_plan_t *plan, void *memory, uint64_t bytes) {
+  if (memory != NULL && purr__check(plan, PURR__PLAN, NULL) == PURR_STATUS_OK)
+    purr__memory_release(plan, memory, bytes);
+}
+
+purr_status_t purr_stream_synchronize(const purr_plan_t *plan, void *stream, purr_error_t *err) {
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status != PURR_STATUS_OK || plan->device == NULL) return status;
+  return purr__device_synchronize(plan->device, stream, err);
+}
