@@ -14,10 +14,12 @@ for file in bin/purr include/purr.h include/purr_status.def "$library/libpurr.so
   [ -s "$file" ] || { echo "$file is missing or empty" >&2; failed=1; }
 done
 # Nothing else by accident: no tests, no internal headers, no archive, no bad configs.
-find . -type f -o -type l | sort | grep -vE '^\./(bin/purr|include/purr(\.h|_status\.def)|lib.*/libpurr\.so[.0-9]*|lib.*/pkgconfig/purr\.pc|lib.*/cmake/purr/[^/]*\.cmake|share/purr/configs/(bench/)?[a-z0-9_]+\.yaml|share/doc/purr/LICENSE(\.libyaml)?)$' && {
-  echo "these files do not belong into an installed tree" >&2
-  failed=1
-}
+stray=$(find . -type f -o -type l | sort | grep -vxE \
+  -e '\./bin/purr|\./include/purr(\.h|_status\.def)|\./share/doc/purr/LICENSE(\.libyaml)?' \
+  -e '\./lib.*/(libpurr\.so[.0-9]*|pkgconfig/purr\.pc|cmake/purr/[A-Za-z-]+\.cmake)' \
+  -e '\./lib.*/purr/packages/purr/(manifest\.json|[a-z0-9_]+\.sm_[0-9a-z]+\.cubin)' \
+  -e '\./share/purr/configs/(bench/)?[a-z0-9_]+\.yaml' || true)
+[ -z "$stray" ] || { echo "these files do not belong into an installed tree:" $stray >&2; failed=1; }
 if grep -rIl -e "$build" -e "$prefix" .; then
   echo "these files name the folder they were built or installed in" >&2
   failed=1
