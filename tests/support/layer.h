@@ -26,6 +26,7 @@ typedef struct test_problem {
 typedef struct test_run {
   int ranks;                     /* 0 = 1 */
   const int64_t *tokens_of_rank; /* [ranks], summing to T; NULL = as even as possible */
+  int32_t backend;               /* PURR_BACKEND_*; 0 = host */
   int threads;                   /* of the host backend; 0 = 2 */
   int64_t minibatch, macrobatch; /* rows */
   int64_t activation_memory;     /* as in purr_layer_desc_t */
@@ -70,6 +71,8 @@ test_problem_t *test_random(uint64_t seed, int64_t tokens, int64_t hidden, int64
 uint64_t test_random_bits(uint64_t *state);
 float test_random_normal(uint64_t *state);
 
+/* Runs on the tests' backend (device.h), or on the host. A backend without a backward pass gives the forward's outcome,
+ * the host the rest. */
 test_outcome_t *test_layer_run(const test_problem_t *problem, const test_run_t *run);
 void test_outcome_free(test_outcome_t *outcome);
 

@@ -22,27 +22,27 @@ typedef struct purr_test {
 int purr_test_main(const char *suite, const purr_test_t *tests);
 
 /* Asserts that a call returns `expected`; prints the call's own sentence when it does not. Uses a local `err`. */
-#define ASSERT_STATUS(expected, call)                                                                     \
-  do {                                                                                                    \
-    err = (purr_error_t)PURR_ERROR_INIT;                                                                  \
-    purr_status_t status_ = (call);                                                                       \
-    if (status_ != (expected))                                                                            \
-      fprintf(stderr, "%s:%d: %s: got %s, expected %s: %s\n", __FILE__, __LINE__, #call,                  \
-              purr_status_name(status_), purr_status_name(expected), err.message);                        \
-    CU_ASSERT_EQUAL(status_, (expected));                                                                 \
+#define ASSERT_STATUS(expected, call)                                                                               \
+  do {                                                                                                              \
+    err = (purr_error_t)PURR_ERROR_INIT;                                                                            \
+    purr_status_t status_ = (call);                                                                                 \
+    if (status_ != (expected))                                                                                      \
+      fprintf(stderr, "%s:%d: %s: got %s, expected %s: %s\n", __FILE__, __LINE__, #call, purr_status_name(status_), \
+              purr_status_name(expected), err.message);                                                             \
+    CU_ASSERT_EQUAL(status_, (expected));                                                                           \
   } while (0)
 #define ASSERT_OK(call) ASSERT_STATUS(PURR_STATUS_OK, call)
 
 /* As ASSERT_OK, and leaves the test function on failure. */
-#define REQUIRE_OK(call)                                                                                            \
-  do {                                                                                                              \
-    err = (purr_error_t)PURR_ERROR_INIT;                                                                            \
-    purr_status_t required_ = (call);                                                                               \
-    if (required_ != PURR_STATUS_OK) {                                                                              \
+#define REQUIRE_OK(call)                                                                                           \
+  do {                                                                                                             \
+    err = (purr_error_t)PURR_ERROR_INIT;                                                                           \
+    purr_status_t required_ = (call);                                                                              \
+    if (required_ != PURR_STATUS_OK) {                                                                             \
       fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, purr_status_name(required_), err.message); \
-      CU_FAIL(#call);                                                                                               \
-      return;                                                                                                       \
-    }                                                                                                               \
+      CU_FAIL(#call);                                                                                              \
+      return;                                                                                                      \
+    }                                                                                                              \
   } while (0)
 
 #endif

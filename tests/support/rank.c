@@ -1,4 +1,4 @@
-#include "support/rank.h"
+#include "support/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ purr_layer_desc_t test_layer_desc(const test_problem_t *p, const test_run_t *run
                                                            : 1,
                              .shared_intermediate_size = p->shared,
                              .shared_gate = p->shared_gate ? PURR_SHARED_GATE_SIGMOID : PURR_SHARED_GATE_NONE,
-                             .backend = PURR_BACKEND_HOST,
+                             .backend = run->backend ? run->backend : PURR_BACKEND_HOST,
                              .swiglu_limit = p->swiglu_limit,
                              .num_ranks = run->ranks ? run->ranks : 1,
                              .minibatch_rows = run->minibatch,
@@ -260,8 +260,9 @@ bool test_rank_backward_equals(const test_rank_t *rank, const test_outcome_t *ex
 
 purr_status_t test_rank_create_objects(test_rank_t *rank, purr_error_t *err) {
   const purr_plan_t *plan = rank->plan;
-  purr_status_t status = PURR_STATUS_OK;
-  if (rank->workspace == NULL) status = purr_workspace_create(plan, rank->group, NULL, &rank->workspace, err);
+  purr_status_t status = rank->workspace == NULL ? test_device_attach(rank, err) : PURR_STATUS_OK;
+  if (status == PURR_STATUS_OK && rank->workspace == NULL)
+    status = purr_workspace_create(plan, rank->group, NULL, &rank->workspace, err);
   if (status == PURR_STATUS_OK && rank->weights == NULL)
     status = purr_weights_create(plan, &rank->weights_desc, &rank->weights, err);
   if (status == PURR_STATUS_OK && rank->saved == NULL) status = purr_saved_create(plan, NULL, 0, &rank->saved, err);
@@ -286,13 +287,25 @@ void test_rank_destroy_objects(test_rank_t *rank) {
   rank->saved = NULL;
   rank->weights = NULL;
   rank->workspace = NULL;
+  if (test_rank_is_on_device(rank)) test_device_detach(rank);
+}
+
+/* A GPU call only enqueues: its status is in the result. */
+static purr_status_t finish_on_device(test_rank_t *rank, purr_error_t *err) {
+  purr_status_t status = purr_stream_synchronize(rank->plan, NULL, err);
+  if (status == PURR_STATUS_OK) status = test_device_download(rank, err);
+  purr_result_info_t info = {.struct_size = sizeof info};
+  if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, &info, err);
+  return status == PURR_STATUS_OK ? info.status : status;
 }
 
 purr_status_t test_rank_forward(test_rank_t *rank, purr_error_t *err) {
-  purr_status_t status = PURR_STATUS_OK;
-  if (rank->run->schedule_first)
+  const bool on_device = test_rank_is_on_device(rank);
+  purr_status_t status = on_device ? test_device_upload(rank, err) : PURR_STATUS_OK;
+  if (status == PURR_STATUS_OK && rank->run->schedule_first)
     status = purr_schedule_build(rank->schedule, rank->workspace, &rank->tensor.ids, NULL, err);
-  return status == PURR_STATUS_OK ? purr_forward(rank->plan, rank->workspace, &rank->forward, err) : status;
+  if (status == PURR_STATUS_OK) status = purr_forward(rank->plan, rank->workspace, &rank->forward, err);
+  return status == PURR_STATUS_OK && on_device ? finish_on_device(rank, err) : status;
 }
 
 purr_status_t test_rank_backward(test_rank_t *rank, purr_error_t *err) {

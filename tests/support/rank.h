@@ -6,6 +6,8 @@
 #include "support/buffer.h"
 #include "support/layer.h"
 
+#define TEST_NUM_WEIGHTS 8
+
 enum { TEST_D_GATE, TEST_D_UP, TEST_D_DOWN, TEST_D_S_GATE, TEST_D_S_UP, TEST_D_S_DOWN, TEST_D_Z, TEST_NUM_GRADIENTS };
 
 /* Points into itself: not to be copied once it was prepared. */
@@ -23,6 +25,10 @@ typedef struct test_rank {
     purr_tensor_t x, ids, topk_weights, d_output, output, d_x, d_topk_weights, gradient[TEST_NUM_GRADIENTS];
     purr_tensor_t gate_up, gate, up, down, s_gate, s_up, s_down, z;
   } tensor;
+  /* On a GPU: see device.h. */
+  void *device_blocks[4], *device_weights[TEST_NUM_WEIGHTS];
+  uint64_t device_weight_bytes[TEST_NUM_WEIGHTS];
+
   void *packed;
   void **pointers[3];
   purr_weights_desc_t weights_desc, gradients;

@@ -1,0 +1,24 @@
+/* A test rank on a GPU: copies of its buffers and weights in device memory, brought there before a call and back after
+ * it, canaries included. */
+#ifndef PURR_TEST_DEVICE_H
+#define PURR_TEST_DEVICE_H
+
+#include "support/rank.h"
+
+/* Which backend the layer tests run on: the host's, or the one that PURR_TEST_BACKEND names ("staged"). */
+int32_t test_backend(void);
+/* The tests' backend can run this; others run on the host. */
+bool test_backend_serves(const test_run_t *run);
+/* Exit code for a test program: 0 to go on, PURR_TEST_SKIPPED where the backend's device is not there. Keeps the device
+ * ready until the process ends. */
+int test_backend_start(void);
+
+bool test_rank_is_on_device(const test_rank_t *rank);
+/* Makes the device copies and points the tensors at them. Does nothing for a plan of the host backend. */
+purr_status_t test_device_attach(test_rank_t *rank, purr_error_t *err);
+void test_device_detach(test_rank_t *rank);
+/* All buffers to the device, and back. */
+purr_status_t test_device_upload(test_rank_t *rank, purr_error_t *err);
+purr_status_t test_device_download(test_rank_t *rank, purr_error_t *err);
+
+#endif
