@@ -81,7 +81,7 @@ static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 static purr_status_t list_folder(const char *path, names_t *names, purr_error_t *err) {
   DIR *folder = opendir(path);
   if (folder == NULL)
-    return purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be listed: %s", path, strerror(errno));
+    return purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be listed: %s", path, PURR__ERRNO_TEXT(errno));
   purr_status_t status = PURR_STATUS_OK;
   for (struct dirent *entry; status == PURR_STATUS_OK && (entry = readdir(folder)) != NULL;) {
     char full[PATH_MAX];

@@ -15,7 +15,7 @@ static purr_status_t fail_open(purr_error_t *err, const char *path, const char *
     return purr__fail(err, PURR_STATUS_PACKAGE, "%s%s%s is a link; a package holds its files itself", path, slash,
                       file);
   return purr__fail_errno(err, number == ENOENT && file[0] != '\0' ? PURR_STATUS_PACKAGE : PURR_STATUS_IO, number,
-                          "%s%s%s could not be opened: %s", path, slash, file, strerror(number));
+                          "%s%s%s could not be opened: %s", path, slash, file, PURR__ERRNO_TEXT(number));
 }
 
 /* Reads bytes [offset, offset + bytes) of an open file. */
@@ -24,7 +24,8 @@ static purr_status_t read_exactly(int fd, unsigned char *to, uint64_t bytes, uin
   for (uint64_t done = 0; done < bytes;) {
     ssize_t got = pread(fd, to + done, bytes - done, (off_t)(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be read: %s", path, strerror(errno));
+    if (got < 0)
+      return purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be read: %s", path, PURR__ERRNO_TEXT(errno));
     if (got == 0)
       return purr__fail(err, PURR_STATUS_IO, "%s ended at byte %llu while it was read; %llu were expected", path,
                         (unsigned long long)(offset + done), (unsigned long long)(offset + bytes));
@@ -46,7 +47,7 @@ static purr_status_t read_open_file(purr_context_t *context, int fd, const char 
                                     unsigned char **out_data, uint64_t *out_bytes, purr_error_t *err) {
   struct stat info;
   if (fstat(fd, &info) != 0)
-    return purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be looked at: %s", path, strerror(errno));
+    return purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be looked at: %s", path, PURR__ERRNO_TEXT(errno));
   if (!S_ISREG(info.st_mode)) return purr__fail(err, PURR_STATUS_PACKAGE, "%s is not a regular file", path);
   unsigned char *data = NULL;
   purr_status_t status = allocate_for_file(context, path, (uint64_t)info.st_size, max_bytes, &data, err);
@@ -208,7 +209,8 @@ purr_status_t purr__package_source_open(purr_context_t *context, const char *pat
   if (out_source->fd < 0)
     status = fail_open(err, path, "");
   else if (fstat(out_source->fd, &info) != 0)
-    status = purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be looked at: %s", path, strerror(errno));
+    status =
+        purr__fail_errno(err, PURR_STATUS_IO, errno, "%s could not be looked at: %s", path, PURR__ERRNO_TEXT(errno));
   else if (S_ISDIR(info.st_mode))
     out_source->is_folder = true;
   else if (!S_ISREG(info.st_mode))

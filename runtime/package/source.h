@@ -36,6 +36,9 @@ void purr__package_source_close(purr__package_source_t *source);
 purr_status_t purr__package_source_read(const purr__package_source_t *source, const char *name, uint64_t max_bytes,
                                         unsigned char **out_data, uint64_t *out_bytes, purr_error_t *err);
 
+/* What errno's number means, in memory of the caller's block. */
+#define PURR__ERRNO_TEXT(number) strerror_r(number, (char[96]){0}, 96)
+
 /* Reads a regular file by its path, as above; the last part of the path may be a link. */
 purr_status_t purr__read_file(purr_context_t *context, const char *path, uint64_t max_bytes, unsigned char **out_data,
                               uint64_t *out_bytes, purr_error_t *err);
