@@ -7,6 +7,7 @@
 
 #define PURR__DEFAULT_MAX_TOKENS 4096
 #define PURR__DEFAULT_TIMEOUT_MS 600000
+#define PURR__MAX_EXPERTS 4096
 #define PURR__ROW_ALIGNMENT 64 /* expert segments, minibatches and macrobatches start at multiples of it */
 
 /* Where the values of a config stand in its file. All zero for a config that was made from numbers. */

@@ -21,7 +21,7 @@ const purr__key_t purr__keys[PURR__NUM_KEYS] = {
                                      .elsewhere = "moe_intermediate_size moe_ffn_hidden_size ffn_hidden_size",
                                      .meaning = "I, features inside one routed expert"},
     [PURR__KEY_NUM_EXPERTS] = {TOP(num_experts), .kind = PURR__KEY_INTEGER, FIELD(num_experts), .required = true,
-                               .min = 1, .max = 4096, .elsewhere = "n_routed_experts num_local_experts",
+                               .min = 1, .max = PURR__MAX_EXPERTS, .elsewhere = "n_routed_experts num_local_experts",
                                .meaning = "E, routed experts over all ranks"},
     [PURR__KEY_TOP_K] = {TOP(top_k), .kind = PURR__KEY_INTEGER, FIELD(top_k), .required = true, .min = 1, .max = 64,
                          .elsewhere = "num_experts_per_tok num_experts_per_token moe_router_topk moe_topk",

@@ -8,15 +8,15 @@
 purr_status_t purr_group_create_local(purr_context_t *context, const purr_group_desc_t *desc, purr_group_t **out_groups,
                                       purr_error_t *err) {
   if (out_groups == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_groups is NULL");
-  purr_status_t status = purr__check(context, PURR__CONTEXT, err);
-  if (status != PURR_STATUS_OK) return status;
   purr_group_desc_t own;
-  status = purr__read_struct(&own, sizeof own, desc, "purr_group_desc_t", err);
+  purr_status_t status = purr__read_struct(&own, sizeof own, desc, "purr_group_desc_t", err);
   if (status != PURR_STATUS_OK) return status;
   if (own.num_ranks < 1 || own.num_ranks > MAX_RANKS)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "num_ranks is %d; allowed are 1 to %d", own.num_ranks,
                       MAX_RANKS);
   for (int r = 0; r < own.num_ranks; r++) out_groups[r] = NULL;
+  status = purr__check(context, PURR__CONTEXT, err);
+  if (status != PURR_STATUS_OK) return status;
   if (own.timeout_ms < 0)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "timeout_ms is %lld; it is not negative",
                       (long long)own.timeout_ms);

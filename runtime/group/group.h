@@ -16,6 +16,8 @@ typedef struct purr__group_ops {
    * all. The memory is not cleared. */
   purr_status_t (*allocate)(purr_group_t *group, struct purr__device *device, uint64_t bytes, uint64_t tag,
                             purr__symmetric_t **out_block, purr_error_t *err);
+  /* Collective, in place of allocate, for a rank that could not come so far: the others get `status`, with its rank. */
+  void (*decline)(purr_group_t *group, purr_status_t status);
   /* Local. The memory of a rank stays readable until every rank has freed its handle. */
   void (*free)(purr_group_t *group, purr__symmetric_t *block);
   /* Where rank `rank`'s part of the block is, as this rank addresses it. */
@@ -33,6 +35,7 @@ struct purr_group {
   const purr__group_ops_t *ops;
   int rank, num_ranks;
   int64_t timeout_ms;
+  atomic_ullong num_meetings; /* barriers that this rank has come to; the same on all ranks between two calls */
 };
 
 #endif

@@ -11,9 +11,9 @@
  * read it, so all blocks are freed together, by the last user. Immutable once all ranks have passed the barrier. */
 struct purr__symmetric {
   int num_users, num_ranks; /* num_users is guarded by the team's mutex */
+  uint64_t epoch;           /* of the barrier that completes it */
   struct offer {
-    bool made;
-    char *memory; /* NULL: the rank had none */
+    char *memory; /* NULL: the rank made none */
     purr__device_t *device;
     uint64_t bytes, tag;
   } offer[];
@@ -33,7 +33,9 @@ typedef struct team {
   bool broken_by_leaving;
   purr__symmetric_t *forming; /* the collective allocation that ranks are joining now */
   struct member {
-    uint64_t epoch; /* barriers this rank has come to */
+    uint64_t epoch;          /* barriers this rank has come to */
+    uint64_t declined_epoch; /* the last one that it came to after a failure of its own ... */
+    purr_status_t declined_status;
     bool left;
   } member[];
 } team_t;
@@ -92,7 +94,8 @@ static purr_status_t local_barrier(purr_group_t *group, void *stream, const char
   pthread_mutex_lock(&team->mutex);
   purr_status_t status = PURR_STATUS_OK;
   const uint64_t epoch = ++team->member[group->rank].epoch;
-  pthread_cond_broadcast(&team->changed);
+  group->num_meetings = epoch;
+  if (missing_rank(team, epoch) < 0) pthread_cond_broadcast(&team->changed);
   /* A barrier that all have come to succeeds, even if somebody broke the group or left since. */
   while (missing_rank(team, epoch) >= 0 && !team->broken) {
     if (gone_rank(team, epoch) >= 0)
@@ -118,6 +121,8 @@ static purr_status_t local_query_status(purr_group_t *group, purr_error_t *err) 
 
 /* ---- symmetric memory ---- */
 
+static const char creation[] = "workspace creation";
+
 static void release_offer(team_t *team, const struct offer *offer) {
   if (offer->device != NULL)
     purr__device_release(offer->device, offer->memory, offer->bytes);
@@ -125,21 +130,27 @@ static void release_offer(team_t *team, const struct offer *offer) {
     purr__release(team->context, offer->memory);
 }
 
-/* Adds this rank's offer to the allocation that is forming, or starts one. NULL when there is no memory for it: the
- * ranks that wait then see that this one made no offer. */
+/* Adds this rank's offer to the allocation that the next barrier completes, or starts it; takes the offer's memory.
+ * NULL when there is no memory for that. */
 static purr__symmetric_t *join(team_t *team, int rank, const struct offer *offer) {
   pthread_mutex_lock(&team->mutex);
+  const uint64_t epoch = team->member[rank].epoch + 1;
   purr__symmetric_t *block = team->forming;
-  if (block == NULL) {
+  if (block == NULL || block->epoch != epoch) {
     const uint64_t block_bytes = sizeof *block + (uint64_t)team->num_ranks * sizeof block->offer[0];
-    block = team->forming = purr__allocate_zeroed(team->context, block_bytes);
+    block = purr__allocate_zeroed(team->context, block_bytes);
+    if (block != NULL) {
+      block->num_ranks = team->num_ranks;
+      block->epoch = epoch;
+      team->forming = block;
+    }
   }
   if (block != NULL) {
-    block->num_ranks = team->num_ranks;
     block->num_users++;
     block->offer[rank] = *offer;
   }
   pthread_mutex_unlock(&team->mutex);
+  if (block == NULL) release_offer(team, offer);
   return block;
 }
 
@@ -153,37 +164,67 @@ static void leave(team_t *team, purr__symmetric_t *block) {
   purr__release(team->context, block);
 }
 
+/* A barrier at which every rank says whether it could do its part. OK when all could. */
+static purr_status_t vote(purr_group_t *group, purr_status_t own_status, purr_error_t *err) {
+  team_t *team = ((local_group_t *)group)->team;
+  struct member *own = &team->member[group->rank];
+  pthread_mutex_lock(&team->mutex);
+  const uint64_t epoch = own->epoch + 1;
+  if (own_status != PURR_STATUS_OK) {
+    own->declined_epoch = epoch;
+    own->declined_status = own_status;
+  }
+  pthread_mutex_unlock(&team->mutex);
+  purr_status_t status = local_barrier(group, NULL, creation, own_status == PURR_STATUS_OK ? err : NULL);
+  if (own_status != PURR_STATUS_OK) return own_status;
+  pthread_mutex_lock(&team->mutex);
+  for (int r = 0; r < team->num_ranks && status == PURR_STATUS_OK; r++)
+    if (team->member[r].declined_epoch == epoch)
+      status = purr__fail_rank(err, team->member[r].declined_status, r, "rank %d could not make its workspace: %s", r,
+                               purr_status_text(team->member[r].declined_status));
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
 /* Whether what the ranks offered fits together. Every rank finds the same answer. */
-static purr_status_t agree(const purr__symmetric_t *block, uint64_t bytes, purr_error_t *err) {
+static purr_status_t agree(const purr__symmetric_t *block, purr_error_t *err) {
   const struct offer *first = &block->offer[0];
+  for (int r = 0; r < block->num_ranks; r++)
+    if (block->offer[r].memory == NULL)
+      return purr__fail_rank(err, PURR_STATUS_PEER_MISMATCH, r,
+                             "rank %d made another call while this one created a workspace; all ranks make the same "
+                             "calls in the same order",
+                             r);
   for (int r = 1; r < block->num_ranks; r++) {
     const struct offer *offer = &block->offer[r];
-    if (first->made && offer->made && (offer->tag != first->tag || offer->bytes != first->bytes))
+    if (offer->tag != first->tag || offer->bytes != first->bytes)
       return purr__fail_rank(err, PURR_STATUS_PEER_MISMATCH, r,
                              "rank %d brought another layer or size than rank 0 (hash %016llx with %llu bytes, rank 0 "
                              "%016llx with %llu); all ranks need the same config",
                              r, (unsigned long long)offer->tag, (unsigned long long)offer->bytes,
                              (unsigned long long)first->tag, (unsigned long long)first->bytes);
   }
-  for (int r = 0; r < block->num_ranks; r++)
-    if (block->offer[r].memory == NULL)
-      return purr__fail_rank(
-          err, block->offer[r].device != NULL ? PURR_STATUS_OUT_OF_DEVICE_MEMORY : PURR_STATUS_OUT_OF_HOST_MEMORY, r,
-          "rank %d needs %llu bytes of symmetric memory, which could not be had", r, (unsigned long long)bytes);
   return PURR_STATUS_OK;
 }
 
-/* The memory of this rank's part; NULL where there is none, which the others are told. */
-static char *allocate_part(team_t *team, purr__device_t *device, uint64_t bytes) {
+static purr_status_t allocate_part(team_t *team, struct offer *offer, purr_error_t *err) {
+  static const char what[] = "the workspace's symmetric memory";
   void *memory = NULL;
-  if (device == NULL) return purr__allocate(team->context, bytes);
-  return purr__device_allocate(device, bytes, "symmetric memory", &memory, NULL) == PURR_STATUS_OK ? memory : NULL;
+  if (offer->device != NULL) {
+    purr_status_t status = purr__device_allocate(offer->device, offer->bytes, what, &memory, err);
+    if (status != PURR_STATUS_OK) return status;
+  } else {
+    memory = purr__allocate(team->context, offer->bytes);
+    if (memory == NULL) return purr__fail_memory(err, what, offer->bytes);
+  }
+  offer->memory = memory;
+  return PURR_STATUS_OK;
 }
 
 /* Lets this rank's kernels reach every part. */
 static purr_status_t reach_peers(const purr__symmetric_t *block, purr__device_t *device, purr_error_t *err) {
   purr_status_t status = PURR_STATUS_OK;
-  for (int r = 0; r < block->num_ranks && device != NULL && status == PURR_STATUS_OK; r++)
+  for (int r = 0; r < block->num_ranks && status == PURR_STATUS_OK; r++)
     status = purr__device_enable_peer(device, block->offer[r].device, err);
   return status;
 }
@@ -192,23 +233,29 @@ static purr_status_t local_allocate(purr_group_t *group, purr__device_t *device,
                                     purr__symmetric_t **out_block, purr_error_t *err) {
   *out_block = NULL;
   team_t *team = ((local_group_t *)group)->team;
-  const struct offer offer = {true, allocate_part(team, device, bytes), device, bytes, tag};
-  purr__symmetric_t *block = join(team, group->rank, &offer);
-  if (block == NULL) release_offer(team, &offer);
-  purr_status_t status = local_barrier(group, NULL, "workspace creation", err);
-  if (block == NULL)
-    return status != PURR_STATUS_OK ? status : purr__fail_memory(err, "the table of symmetric memory", sizeof *block);
-  if (status == PURR_STATUS_OK) status = agree(block, bytes, err);
-  if (status == PURR_STATUS_OK) status = reach_peers(block, device, err);
-  if (status != PURR_STATUS_OK) {
-    leave(team, block);
-    return status;
+  struct offer offer = {.device = device, .bytes = bytes, .tag = tag};
+  purr__symmetric_t *block = NULL;
+  purr_status_t status = allocate_part(team, &offer, err);
+  if (status == PURR_STATUS_OK) {
+    block = join(team, group->rank, &offer);
+    if (block == NULL) status = purr__fail_memory(err, "the table of symmetric memory", sizeof *block);
   }
-  pthread_mutex_lock(&team->mutex);
-  if (team->forming == block) team->forming = NULL;
-  pthread_mutex_unlock(&team->mutex);
-  *out_block = block;
-  return PURR_STATUS_OK;
+  status = vote(group, status, err);
+  if (status == PURR_STATUS_OK) status = agree(block, err);
+  if (status == PURR_STATUS_OK && device != NULL) status = vote(group, reach_peers(block, device, err), err);
+  /* Nobody may start another allocation while a rank still looks at this one; and a rank that was in another call, and
+   * finds that out, comes to one more barrier too. */
+  if (status != PURR_STATUS_OK) local_barrier(group, NULL, creation, NULL);
+  if (status == PURR_STATUS_OK)
+    *out_block = block;
+  else if (block != NULL)
+    leave(team, block);
+  return status;
+}
+
+static void local_decline(purr_group_t *group, purr_status_t status) {
+  vote(group, status, NULL);
+  local_barrier(group, NULL, creation, NULL);
 }
 
 static void local_free(purr_group_t *group, purr__symmetric_t *block) {
@@ -228,8 +275,16 @@ static void local_leave(purr_group_t *group) {
   pthread_mutex_unlock(&team->mutex);
 }
 
-static const purr__group_ops_t local_ops = {"local",       local_allocate,     local_free, local_address,
-                                            local_barrier, local_query_status, local_leave};
+static const purr__group_ops_t local_ops = {
+    .name = "local",
+    .allocate = local_allocate,
+    .decline = local_decline,
+    .free = local_free,
+    .address = local_address,
+    .barrier = local_barrier,
+    .query_status = local_query_status,
+    .leave = local_leave,
+};
 
 static void team_free(team_t *team) {
   pthread_cond_destroy(&team->changed);

@@ -65,15 +65,13 @@ static purr_status_t run(const purr__call_t *base, const void *call, run_fn back
   const uint64_t start_ns = purr__now_ns();
   purr_status_t status = purr__workspace_acquire(base->workspace, base->plan, err);
   if (status != PURR_STATUS_OK) return status;
-  status = purr__result_start(base->result, base->plan->num_local_experts, err);
-  if (status == PURR_STATUS_OK) {
-    purr_error_t own = PURR_ERROR_INIT;
-    purr__count(base->plan->object.context, counter, 1);
-    status = backend_run(call, &own);
-    if (status != PURR_STATUS_OK || !purr__backend_of(base->plan)->is_asynchronous)
-      purr__result_finish(base->result, status, &own, purr__now_ns() - start_ns);
-    if (status != PURR_STATUS_OK) purr__fail_copy(err, &own);
-  }
+  purr__result_start(base->result);
+  purr_error_t own = PURR_ERROR_INIT;
+  purr__count(base->plan->object.context, counter, 1);
+  status = backend_run(call, &own);
+  if (status != PURR_STATUS_OK || !purr__backend_of(base->plan)->is_asynchronous)
+    purr__result_finish(base->result, status, &own, purr__now_ns() - start_ns);
+  if (status != PURR_STATUS_OK) purr__fail_copy(err, &own);
   purr__workspace_release(base->workspace);
   return status;
 }

@@ -3,7 +3,6 @@
 static void result_free(void *object) {
   purr_result_t *result = object;
   purr__result_drop_mirror(result);
-  purr__release(result->object.context, result->tokens_per_expert);
   pthread_mutex_destroy(&result->mutex);
 }
 
@@ -58,7 +57,7 @@ purr_status_t purr_result_tokens_per_expert(purr_result_t *result, int64_t *out_
     status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "num_counts is %lld; this rank has %lld experts",
                         (long long)num_counts, (long long)result->num_experts);
   else
-    memcpy(out_counts, result->tokens_per_expert, (size_t)num_counts * sizeof *out_counts);
+    for (int64_t e = 0; e < num_counts; e++) out_counts[e] = result->tokens_per_expert[e];
   pthread_mutex_unlock(&result->mutex);
   return status;
 }
@@ -73,23 +72,11 @@ void purr_result_destroy(purr_result_t *result) { purr__object_release(result); 
 
 /* ---- written by the call ---- */
 
-purr_status_t purr__result_start(purr_result_t *result, int64_t num_experts, purr_error_t *err) {
-  if (result == NULL) return PURR_STATUS_OK;
+void purr__result_start(purr_result_t *result) {
+  if (result == NULL) return;
   pthread_mutex_lock(&result->mutex);
-  if (result->capacity < num_experts) {
-    const uint64_t bytes = (uint64_t)num_experts * sizeof *result->tokens_per_expert;
-    int64_t *counts = purr__allocate(result->object.context, bytes);
-    if (counts == NULL) {
-      pthread_mutex_unlock(&result->mutex);
-      return purr__fail_memory(err, "the result's token counts", bytes);
-    }
-    purr__release(result->object.context, result->tokens_per_expert);
-    result->tokens_per_expert = counts;
-    result->capacity = num_experts;
-  }
   clear(result, PURR_STATUS_NOT_READY);
   pthread_mutex_unlock(&result->mutex);
-  return PURR_STATUS_OK;
 }
 
 void purr__result_set_rows(purr_result_t *result, const int32_t *expert_count, int64_t num_experts, int64_t num_rows) {
@@ -97,7 +84,7 @@ void purr__result_set_rows(purr_result_t *result, const int32_t *expert_count, i
   pthread_mutex_lock(&result->mutex);
   result->info.num_rows = num_rows;
   result->num_experts = num_experts;
-  for (int64_t e = 0; e < num_experts; e++) result->tokens_per_expert[e] = expert_count[e];
+  memcpy(result->tokens_per_expert, expert_count, (size_t)num_experts * sizeof *expert_count);
   pthread_mutex_unlock(&result->mutex);
 }
 

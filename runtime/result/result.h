@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "config/config.h"
 #include "driver/driver.h"
 
 struct purr_result {
@@ -11,8 +12,8 @@ struct purr_result {
   pthread_mutex_t mutex; /* guards all but the progress */
   purr_result_info_t info;
   char message[512];
-  int64_t *tokens_per_expert;
-  int64_t num_experts, capacity;
+  int64_t num_experts;
+  int32_t tokens_per_expert[PURR__MAX_EXPERTS]; /* here, because a call allocates nothing: a rank must not fail alone */
   atomic_llong num_rows_done;
   /* Of GPU calls. */
   purr__device_t *device;
@@ -25,8 +26,8 @@ struct purr_result {
 
 /* Every function takes NULL for "no result wanted". */
 
-/* The call starts: clears what the last one left. Makes room for `num_experts` counts. */
-purr_status_t purr__result_start(purr_result_t *result, int64_t num_experts, purr_error_t *err);
+/* The call starts: clears what the last one left. */
+void purr__result_start(purr_result_t *result);
 /* What this rank's experts will compute. */
 void purr__result_set_rows(purr_result_t *result, const int32_t *expert_count, int64_t num_experts, int64_t num_rows);
 void purr__result_add_rows_done(purr_result_t *result, int64_t num_rows);

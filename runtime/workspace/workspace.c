@@ -13,6 +13,8 @@ static void workspace_free(void *object) {
 
 static purr_status_t check_desc(const purr_plan_t *plan, const purr_group_t *group, purr_workspace_desc_t *desc,
                                 purr_error_t *err) {
+  if (group != NULL && group->object.context != plan->object.context)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the group and the plan belong to different contexts");
   if (purr_group_num_ranks(group) != plan->layer.num_ranks)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the group has %d ranks, the plan is for %d",
                       purr_group_num_ranks(group), plan->layer.num_ranks);
@@ -54,7 +56,10 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
   purr_context_t *context = plan->object.context;
   void *object;
   status = purr__object_create(context, PURR__WORKSPACE, sizeof(purr_workspace_t), workspace_free, &object, err);
-  if (status != PURR_STATUS_OK) return status;
+  if (status != PURR_STATUS_OK) {
+    if (group != NULL) group->ops->decline(group, status);
+    return status;
+  }
   purr_workspace_t *workspace = object;
   atomic_flag_clear(&workspace->busy);
   purr__object_retain(plan);
@@ -67,10 +72,15 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
     status = purr__group_create_local(context, &alone, &workspace->group, err);
   }
   if (status == PURR_STATUS_OK) status = allocate_own(workspace, &own, err);
+  if (status != PURR_STATUS_OK && group != NULL) group->ops->decline(group, status);
   if (status == PURR_STATUS_OK) {
     workspace->symmetric_bytes = own.symmetric_bytes;
     status = workspace->group->ops->allocate(workspace->group, plan->device, own.symmetric_bytes, plan->hash,
                                              &workspace->symmetric, err);
+    /* No peer may take what recycled memory holds for this rank's word. */
+    if (status == PURR_STATUS_OK && plan->device == NULL)
+      memset(purr__symmetric_at(workspace, plan, workspace->group->rank, PURR__SYM_HEADER), 0,
+             plan->sym[PURR__SYM_HEADER].bytes);
   }
   if (status != PURR_STATUS_OK) {
     purr__object_release(workspace);

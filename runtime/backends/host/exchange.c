@@ -4,6 +4,7 @@
 /* What each rank tells the others at the first meeting. */
 typedef struct rank_header {
   uint64_t plan_hash;
+  uint64_t epoch; /* of the meeting that this is for: a header of another one is not the answer to this call */
   int64_t num_tokens;
   int64_t kind;
   int64_t bad_token, bad_slot, bad_expert; /* its first id out of range; bad_token = -1: none */
@@ -71,7 +72,16 @@ static const char *pass_name(int64_t kind) {
 }
 
 static purr_status_t compare_headers(const purr__pass_t *pass, purr_error_t *err) {
+  const rank_header_t *own = symmetric(pass, pass->group->rank, PURR__SYM_HEADER);
   const rank_header_t *first = symmetric(pass, 0, PURR__SYM_HEADER);
+  for (int r = 0; r < pass->group->num_ranks; r++) {
+    const rank_header_t *header = symmetric(pass, r, PURR__SYM_HEADER);
+    if (header->epoch != own->epoch)
+      return purr__fail_rank(err, PURR_STATUS_PEER_MISMATCH, r,
+                             "rank %d made another call, or this one in another workspace; all ranks make the same "
+                             "calls in the same order",
+                             r);
+  }
   for (int r = 0; r < pass->group->num_ranks; r++) {
     const rank_header_t *header = symmetric(pass, r, PURR__SYM_HEADER);
     if (header->plan_hash != first->plan_hash)
@@ -97,8 +107,12 @@ static purr_status_t compare_headers(const purr__pass_t *pass, purr_error_t *err
 purr_status_t purr__exchange_begin(purr__pass_t *pass, purr__pass_kind_t kind, const purr__view_t *topk_ids,
                                    purr_error_t *err) {
   rank_header_t *header = symmetric(pass, pass->group->rank, PURR__SYM_HEADER);
-  *header = (rank_header_t){
-      .plan_hash = pass->plan->hash, .num_tokens = pass->num_tokens, .kind = kind, .bad_token = -1, .bad_slot = -1};
+  *header = (rank_header_t){.plan_hash = pass->plan->hash,
+                            .epoch = pass->group->num_meetings + 1,
+                            .num_tokens = pass->num_tokens,
+                            .kind = kind,
+                            .bad_token = -1,
+                            .bad_slot = -1};
   if (topk_ids != NULL) gather_ids(pass, topk_ids, header);
   if (pass->group->num_ranks > 1) {
     if (pass->x != NULL) gather_hidden(pass, pass->x, PURR__SYM_TOKENS);
