@@ -8,27 +8,37 @@ const purr__backend_t *purr__backend_of(const purr_plan_t *plan) {
 
 /* ---- what a call's tensors must look like ---- */
 
-/* [T, columns] with the given T, or any T where it is -1. */
-static purr_status_t check_matrix(const purr_tensor_t *tensor, const char *name, int32_t dtype, int32_t other_dtype,
-                                  int64_t rows, int64_t columns, bool is_rows_of_hidden, purr__view_t *out_view,
-                                  purr_error_t *err) {
+/* [T, H] with the given T, or any T where it is -1. */
+static purr_status_t check_hidden(const purr_plan_t *plan, const purr_tensor_t *tensor, const char *name, bool written,
+                                  int64_t num_tokens, purr__view_t *out_view, purr_error_t *err) {
   const purr__tensor_rule_t rule = {.name = name,
-                                    .dtypes = {dtype, other_dtype},
+                                    .dtypes = {PURR_DTYPE_BF16},
                                     .num_dims = 2,
-                                    .shape = {rows, columns},
-                                    .row_alignment = is_rows_of_hidden ? 16 : 0,
-                                    .unit_column = is_rows_of_hidden};
+                                    .shape = {num_tokens, plan->layer.hidden_size},
+                                    .row_alignment = 16,
+                                    .unit_column = true,
+                                    .written = written};
   return purr__tensor_check(tensor, &rule, out_view, err);
 }
 
-static purr_status_t check_hidden(const purr_plan_t *plan, const purr_tensor_t *tensor, const char *name, int64_t rows,
-                                  purr__view_t *out_view, purr_error_t *err) {
-  return check_matrix(tensor, name, PURR_DTYPE_BF16, 0, rows, plan->layer.hidden_size, true, out_view, err);
+/* [T, K], likewise; elements may stand anywhere. */
+static purr_status_t check_slots(const purr_plan_t *plan, const purr_tensor_t *tensor, const char *name, bool written,
+                                 int64_t num_tokens, purr__view_t *out_view, purr_error_t *err) {
+  const purr__tensor_rule_t rule = {.name = name,
+                                    .dtypes = {PURR_DTYPE_FP32},
+                                    .num_dims = 2,
+                                    .shape = {num_tokens, plan->layer.top_k},
+                                    .written = written};
+  return purr__tensor_check(tensor, &rule, out_view, err);
 }
 
-static purr_status_t check_slots(const purr_plan_t *plan, const purr_tensor_t *tensor, const char *name, int32_t dtype,
-                                 int32_t other_dtype, int64_t rows, purr__view_t *out_view, purr_error_t *err) {
-  return check_matrix(tensor, name, dtype, other_dtype, rows, plan->layer.top_k, false, out_view, err);
+static purr_status_t check_ids(const purr_plan_t *plan, const purr_tensor_t *tensor, int64_t num_tokens,
+                               purr__view_t *out_view, purr_error_t *err) {
+  const purr__tensor_rule_t rule = {.name = "topk_ids",
+                                    .dtypes = {PURR_DTYPE_INT32, PURR_DTYPE_INT64},
+                                    .num_dims = 2,
+                                    .shape = {num_tokens, plan->layer.top_k}};
+  return purr__tensor_check(tensor, &rule, out_view, err);
 }
 
 static purr_status_t check_num_tokens(const purr_plan_t *plan, int64_t num_tokens, purr_error_t *err) {
@@ -94,7 +104,7 @@ purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *w
   if (status != PURR_STATUS_OK) return status;
   const purr_plan_t *plan = schedule->plan;
   purr__schedule_call_t call = {.base = {.plan = plan, .workspace = workspace, .stream = stream}, .schedule = schedule};
-  status = check_slots(plan, topk_ids, "topk_ids", PURR_DTYPE_INT32, PURR_DTYPE_INT64, -1, &call.topk_ids, err);
+  status = check_ids(plan, topk_ids, -1, &call.topk_ids, err);
   if (status == PURR_STATUS_OK) status = check_num_tokens(plan, call.topk_ids.num_rows, err);
   if (status != PURR_STATUS_OK) return status;
   call.base.num_tokens = call.topk_ids.num_rows;
@@ -116,7 +126,7 @@ purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *w
 static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_args_t *args, purr__forward_call_t *call,
                                    purr_error_t *err) {
   purr_status_t status = check_weights(plan, args->weights, err);
-  if (status == PURR_STATUS_OK) status = check_hidden(plan, args->x, "x", -1, &call->x, err);
+  if (status == PURR_STATUS_OK) status = check_hidden(plan, args->x, "x", false, -1, &call->x, err);
   if (status != PURR_STATUS_OK) return status;
   const int64_t num_tokens = call->base.num_tokens = call->x.num_rows;
   call->weights = &args->weights->views;
@@ -124,13 +134,11 @@ static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_a
   call->schedule = args->schedule;
   call->saved = args->saved;
   status = check_num_tokens(plan, num_tokens, err);
+  if (status == PURR_STATUS_OK) status = check_ids(plan, args->topk_ids, num_tokens, &call->topk_ids, err);
   if (status == PURR_STATUS_OK)
-    status = check_slots(plan, args->topk_ids, "topk_ids", PURR_DTYPE_INT32, PURR_DTYPE_INT64, num_tokens,
-                         &call->topk_ids, err);
+    status = check_slots(plan, args->topk_weights, "topk_weights", false, num_tokens, &call->topk_weights, err);
   if (status == PURR_STATUS_OK)
-    status =
-        check_slots(plan, args->topk_weights, "topk_weights", PURR_DTYPE_FP32, 0, num_tokens, &call->topk_weights, err);
-  if (status == PURR_STATUS_OK) status = check_hidden(plan, args->output, "output", num_tokens, &call->output, err);
+    status = check_hidden(plan, args->output, "output", true, num_tokens, &call->output, err);
   if (status == PURR_STATUS_OK && args->saved != NULL) status = check_saved(plan, args->saved, err);
   if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
   if (status != PURR_STATUS_OK || args->schedule == NULL) return status;
@@ -183,17 +191,15 @@ static purr_status_t check_backward(const purr_plan_t *plan, const purr_backward
   call->accumulate = (args->flags & PURR_BACKWARD_ACCUMULATE) != 0;
   call->has_d_x = args->d_x != NULL;
   call->has_d_topk_weights = args->d_topk_weights != NULL;
-  status = check_hidden(plan, args->x, "x", num_tokens, &call->x, err);
+  status = check_hidden(plan, args->x, "x", false, num_tokens, &call->x, err);
   if (status == PURR_STATUS_OK)
-    status =
-        check_slots(plan, args->topk_weights, "topk_weights", PURR_DTYPE_FP32, 0, num_tokens, &call->topk_weights, err);
+    status = check_slots(plan, args->topk_weights, "topk_weights", false, num_tokens, &call->topk_weights, err);
   if (status == PURR_STATUS_OK)
-    status = check_hidden(plan, args->d_output, "d_output", num_tokens, &call->d_output, err);
+    status = check_hidden(plan, args->d_output, "d_output", false, num_tokens, &call->d_output, err);
   if (status == PURR_STATUS_OK && call->has_d_x)
-    status = check_hidden(plan, args->d_x, "d_x", num_tokens, &call->d_x, err);
+    status = check_hidden(plan, args->d_x, "d_x", true, num_tokens, &call->d_x, err);
   if (status == PURR_STATUS_OK && call->has_d_topk_weights)
-    status = check_slots(plan, args->d_topk_weights, "d_topk_weights", PURR_DTYPE_FP32, 0, num_tokens,
-                         &call->d_topk_weights, err);
+    status = check_slots(plan, args->d_topk_weights, "d_topk_weights", true, num_tokens, &call->d_topk_weights, err);
   if (status == PURR_STATUS_OK && args->d_weights != NULL)
     status = purr__check_gradients(plan, args->d_weights, &call->gradients, err);
   if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);

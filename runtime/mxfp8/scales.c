@@ -19,24 +19,6 @@ void purr__scales_clear_padding(const purr__scales_view_t *scales, int64_t row, 
     for (int64_t b = o < outer_end ? block_end : block_begin; b < padded_blocks; b++) *purr__scale_at(scales, o, b) = 0;
 }
 
-bool purr__strides_are_distinct(const int64_t counts[], const int64_t strides[], int num_dims, int64_t unit) {
-  /* Ascending by stride, each must step over all that the smaller ones reach. */
-  for (int d = 0; d < num_dims; d++)
-    if (counts[d] == 0) return true;
-  bool used[4] = {false};
-  int64_t reach = unit;
-  for (int i = 0; i < num_dims; i++) {
-    int next = -1;
-    for (int d = 0; d < num_dims; d++)
-      if (!used[d] && (next < 0 || strides[d] < strides[next])) next = d;
-    used[next] = true;
-    if (counts[next] == 1) continue;
-    if (strides[next] < reach) return false;
-    reach += strides[next] * (counts[next] - 1);
-  }
-  return true;
-}
-
 /* The matrix of scale bytes: where its strides are left to us, and how many bytes it spans. */
 static purr_status_t resolve_strides(const purr_scales_t *own, const purr__scales_shape_t *shape,
                                      purr_scales_info_t *info, int64_t *out_matrix_bytes, purr_error_t *err) {

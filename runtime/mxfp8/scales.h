@@ -64,8 +64,4 @@ typedef enum purr__scales_use {
 purr_status_t purr__scales_check(const purr_scales_t *scales, const purr__scales_shape_t *shape, purr__scales_use_t use,
                                  purr__scales_view_t *out_view, purr_scales_info_t *out_info, purr_error_t *err);
 
-/* True if no two elements of the up to 4 dimensions (count, stride) overlap, each `unit` long. The whole reach must fit
- * in an int64. */
-bool purr__strides_are_distinct(const int64_t counts[], const int64_t strides[], int num_dims, int64_t unit);
-
 #endif

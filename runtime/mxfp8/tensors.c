@@ -4,26 +4,19 @@
 
 /* Checks one of the two tensors. Both have the shape of the source; scales are checked apart. */
 static purr_status_t check_tensor(const purr_tensor_t *tensor, const char *name, const purr_tensor_t *source,
-                                  bool quantized, purr__view_t *out_view, purr_error_t *err) {
+                                  bool quantized, bool written, purr__view_t *out_view, purr_error_t *err) {
   purr_tensor_t own;
   purr_status_t status = purr__read_struct(&own, sizeof own, tensor, name, err);
   if (status != PURR_STATUS_OK) return status;
   if (quantized) own.scales = NULL;
-  purr__tensor_rule_t rule = {
-      .name = name, .dtypes = {PURR_DTYPE_BF16, PURR_DTYPE_FP32}, .num_dims = source->num_dims, .unit_column = true};
+  purr__tensor_rule_t rule = {.name = name,
+                              .dtypes = {PURR_DTYPE_BF16, PURR_DTYPE_FP32},
+                              .num_dims = source->num_dims,
+                              .unit_column = true,
+                              .written = written};
   if (quantized) rule.dtypes[0] = PURR_DTYPE_E4M3, rule.dtypes[1] = 0;
   memcpy(rule.shape, source->shape, sizeof rule.shape);
   return purr__tensor_check(&own, &rule, out_view, err);
-}
-
-static purr_status_t check_rows_are_distinct(const purr__scales_shape_t *shape, const purr__view_t *view,
-                                             purr_error_t *err) {
-  const int64_t counts[] = {view->pointers != NULL ? 1 : shape->num_slices, shape->num_rows};
-  const int64_t strides[] = {view->slice_stride, view->row_stride};
-  if (purr__strides_are_distinct(counts, strides, 2, shape->num_columns)) return PURR_STATUS_OK;
-  return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
-                    "%s has strides %lld (slice) and %lld (row) over rows of %lld elements: rows would overlap",
-                    shape->name, (long long)strides[0], (long long)strides[1], (long long)shape->num_columns);
 }
 
 /* Both directions: everything is checked, then each slice is one matrix. */
@@ -36,12 +29,11 @@ static purr_status_t convert(purr_context_t *context, const purr_tensor_t *sourc
   purr_scales_info_t info;
   purr_status_t status = purr__check(context, PURR__CONTEXT, err);
   if (status == PURR_STATUS_OK) status = purr__scales_shape(source, "source", &own_src, &shape, err);
-  if (status == PURR_STATUS_OK) status = check_tensor(&own_src, "source", &own_src, !quantizing, &src, err);
+  if (status == PURR_STATUS_OK) status = check_tensor(&own_src, "source", &own_src, !quantizing, false, &src, err);
   if (status == PURR_STATUS_OK && !quantizing)
     status = purr__scales_check(own_src.scales, &shape, PURR__SCALES_READ, &scales, &info, err);
   if (status == PURR_STATUS_OK) status = purr__scales_shape(destination, "destination", &own_dst, &dst_shape, err);
-  if (status == PURR_STATUS_OK) status = check_tensor(&own_dst, "destination", &own_src, quantizing, &dst, err);
-  if (status == PURR_STATUS_OK) status = check_rows_are_distinct(&dst_shape, &dst, err);
+  if (status == PURR_STATUS_OK) status = check_tensor(&own_dst, "destination", &own_src, quantizing, true, &dst, err);
   if (status == PURR_STATUS_OK && quantizing)
     status = purr__scales_check(own_dst.scales, &dst_shape, PURR__SCALES_WRITTEN, &scales, &info, err);
   if (status != PURR_STATUS_OK) return status;

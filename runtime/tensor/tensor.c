@@ -50,6 +50,24 @@ static purr_status_t check_address(const purr__tensor_rule_t *rule, const void *
   return PURR_STATUS_OK;
 }
 
+bool purr__strides_are_distinct(const int64_t counts[], const int64_t strides[], int num_dims, int64_t unit) {
+  /* Ascending by stride, each must step over all that the smaller ones reach. */
+  for (int d = 0; d < num_dims; d++)
+    if (counts[d] == 0) return true;
+  bool used[4] = {false};
+  int64_t reach = unit;
+  for (int i = 0; i < num_dims; i++) {
+    int next = -1;
+    for (int d = 0; d < num_dims; d++)
+      if (!used[d] && (next < 0 || strides[d] < strides[next])) next = d;
+    used[next] = true;
+    if (counts[next] == 1) continue;
+    if (strides[next] < reach) return false;
+    reach += strides[next] * (counts[next] - 1);
+  }
+  return true;
+}
+
 purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor_rule_t *rule, purr__view_t *out_view,
                                  purr_error_t *err) {
   purr_tensor_t own;
@@ -112,6 +130,13 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
                         "%s has stride[%d] = %lld elements (%lld bytes); it must be a multiple of %lld bytes",
                         rule->name, i, (long long)own.stride[i], (long long)(own.stride[i] * element_bytes),
                         (long long)alignment);
+
+  const int64_t counts[3] = {own.pointers != NULL ? 1 : own.shape[0], own.shape[1], own.shape[2]};
+  if (rule->written && !purr__strides_are_distinct(counts, own.stride, num_dims, 1))
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                      "%s has shape %s with strides %s; it is written, and its elements would overlap", rule->name,
+                      shape_text(found, sizeof found, own.shape, num_dims),
+                      shape_text(wanted, sizeof wanted, own.stride, num_dims));
 
   if (own.pointers != NULL) {
     if (num_dims != 3)

@@ -28,11 +28,16 @@ typedef struct purr__tensor_rule {
   int64_t shape[3];      /* -1 = any */
   int64_t row_alignment; /* rows and base at multiples of this many bytes; 0 = of the element */
   bool unit_column;      /* the last stride must be 1 */
+  bool written;          /* no two elements may be one */
 } purr__tensor_rule_t;
 
 /* Checks `tensor` against `rule`. A dimension of size 0 needs no data. On success out_view is complete. */
 purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor_rule_t *rule, purr__view_t *out_view,
                                  purr_error_t *err);
+
+/* Whether no two of the elements coincide, each `unit` wide. A few layouts that interleave in odd ways are not seen to
+ * be. */
+bool purr__strides_are_distinct(const int64_t counts[], const int64_t strides[], int num_dims, int64_t unit);
 
 static inline char *purr__view_slice(const purr__view_t *view, int64_t slice, int64_t element_bytes) {
   char *start =

@@ -38,7 +38,8 @@ static purr__tensor_rule_t rule_of(const purr_plan_t *plan, int part_idx, bool g
                               .dtypes = {PURR_DTYPE_BF16, gradient ? PURR_DTYPE_FP32 : 0},
                               .num_dims = parts[part_idx].shared ? 2 : 3,
                               .row_alignment = 16,
-                              .unit_column = true};
+                              .unit_column = true,
+                              .written = gradient};
   if (parts[part_idx].shared) {
     rule.shape[0] = rows;
     rule.shape[1] = columns;

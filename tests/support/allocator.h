@@ -24,8 +24,12 @@ typedef struct purr_test_allocator {
   atomic_llong num_wrong; /* bad alignments asked for; releases of another size, of no block, or twice */
   long long fail_at;      /* the call of allocate that fails, from 1; 0 = none */
   bool fail_for_good;     /* and all later ones */
+  bool keeps_released;    /* released blocks stay readable, so that a destroyed handle can be tried; see free_kept */
+  _Atomic(void *) kept;
 } purr_test_allocator_t;
 
 void purr_test_allocator_init(purr_test_allocator_t *allocator);
+/* Frees the blocks that were kept. */
+void purr_test_allocator_free_kept(purr_test_allocator_t *allocator);
 
 #endif
