@@ -429,11 +429,11 @@ typedef struct purr_plan purr_plan_t;
 
 typedef struct purr_plan_desc {
   uint32_t struct_size;
-  int32_t num_sms;   /* SMs to plan for; 0 = those of the device, 132 where there is none */
-  int32_t num_ranks; /* R; 0 = as in the config */
-  int32_t backend;   /* PURR_BACKEND_*; AUTO = as in the config */
-  int32_t precision; /* PURR_PRECISION_* + 1; 0 = as in the config */
-  int32_t device;    /* CUDA device number + 1; 0 = the one whose context is current on this thread, else the first */
+  int32_t num_sms;    /* SMs to plan for; 0 = those of the device, 132 where there is none */
+  int32_t num_ranks;  /* R; 0 = as in the config */
+  int32_t backend;    /* PURR_BACKEND_*; AUTO = as in the config */
+  int32_t precision;  /* PURR_PRECISION_* + 1; 0 = as in the config */
+  int32_t device;     /* CUDA device number + 1; 0 = the one whose context is current on this thread, else the first */
   int64_t max_tokens; /* 0 = as in the config */
 } purr_plan_desc_t;
 #define PURR_PLAN_DESC_INIT \
@@ -452,15 +452,17 @@ typedef struct purr_plan_info {
   int64_t macrobatch_rows;
   int64_t min_minibatch_rows_forward; /* rows for two full waves of SMs */
   int64_t min_minibatch_rows_backward;
-  int64_t kept_rows;        /* rows whose g and u are kept for backward; the others are replayed */
-  uint64_t weight_bytes;    /* routed and shared weights */
-  uint64_t workspace_bytes; /* the rings and all else that a call needs of its own */
-  uint64_t ring_bytes;      /* part of it */
-  uint64_t symmetric_bytes; /* memory that peers read and write: combine buffer, tokens, ids */
-  uint64_t combine_bytes;   /* part of it */
-  uint64_t saved_bytes;     /* one purr_saved_t */
-  uint64_t schedule_bytes;  /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
-  uint64_t hash;            /* equal on all ranks of a group */
+  int64_t kept_rows;         /* rows whose g and u are kept for backward; the others are replayed */
+  uint64_t weight_bytes;     /* routed and shared weights */
+  uint64_t workspace_bytes;  /* the rings and all else that a call needs of its own */
+  uint64_t ring_bytes;       /* part of it */
+  uint64_t symmetric_bytes;  /* memory that peers read and write: combine buffer, tokens, ids */
+  uint64_t combine_bytes;    /* part of it */
+  uint64_t saved_bytes;      /* one purr_saved_t */
+  uint64_t schedule_bytes;   /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
+  uint64_t hash;             /* equal on all ranks of a group */
+  int32_t supports_backward; /* 1 = the backend runs backward too */
+  int32_t reserved;
 } purr_plan_info_t;
 
 /* Makes a plan.
@@ -729,8 +731,8 @@ typedef struct purr_backward_args {
   const purr_tensor_t *d_output;     /* [T, H] BF16, device */
   const purr_tensor_t *d_x; /* [T, H] BF16, device, written; without the path through the router. May be NULL */
   const purr_tensor_t *d_topk_weights; /* [T, K] FP32, device, written; 0 for dropped slots. May be NULL */
-  /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of the shared expert are sums over this
-   * rank's tokens: the caller reduces them. */
+  /* FP32 or BF16 tensors, written or added to. May be NULL, also in parts. Those of the shared expert are sums over
+   * this rank's tokens: the caller reduces them. */
   const purr_weights_desc_t *d_weights;
   purr_result_t *result;
   void *stream;
@@ -845,8 +847,8 @@ PURR_API void purr_checkpoint_destroy(purr_checkpoint_t *checkpoint);
  * and what it says of its kernels were found to be what the manifest says.
  *
  * A context uses, in this order: the packages added to it; those of PURR_PACKAGE_PATH (absolute paths with colons
- * between them, each a package or a folder of packages; ignored in a process with more rights than its caller); those in
- * purr/packages beside the library. The first package that has a kernel wins. */
+ * between them, each a package or a folder of packages; ignored in a process with more rights than its caller); those
+ * in purr/packages beside the library. The first package that has a kernel wins. */
 typedef struct purr_package purr_package_t;
 
 /* Opens a package and reads its manifest.
@@ -873,7 +875,8 @@ PURR_API purr_status_t purr_package_verify(const purr_package_t *package, purr_e
  * stack and spills. An image that cannot be read is listed with the reason.
  * @param format                        PURR_FORMAT_*
  * @param buffer, capacity, out_length  as in purr_config_write.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_package_describe(const purr_package_t *package, int32_t format, char *buffer,
                                              uint64_t capacity, uint64_t *out_length, purr_error_t *err);
 
@@ -900,7 +903,8 @@ PURR_API purr_status_t purr_cubin_describe(purr_context_t *context, const char *
  * without a GPU is no problem; a driver that is too old or a package that is damaged is one.
  * @param format, buffer, capacity, out_length  as in purr_package_describe.
  * @param out_num_problems                      may be NULL.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_context_diagnose(purr_context_t *context, int32_t format, char *buffer, uint64_t capacity,
                                              uint64_t *out_length, int32_t *out_num_problems, purr_error_t *err);
 

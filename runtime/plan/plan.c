@@ -170,7 +170,8 @@ purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t *out_inf
                                 .combine_bytes = plan->sym[PURR__SYM_SLOTS].bytes,
                                 .saved_bytes = plan->saved_bytes,
                                 .schedule_bytes = plan->table_bytes,
-                                .hash = plan->hash};
+                                .hash = plan->hash,
+                                .supports_backward = plan->backend == PURR_BACKEND_HOST};
   return purr__write_struct(out_info, &own, sizeof own, "out_info", err);
 }
 

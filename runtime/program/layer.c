@@ -159,7 +159,7 @@ static int64_t first_token_of(const layer_t *layer, int64_t rank) {
   return layer->num_tokens / layer->num_ranks * rank + layer->num_tokens % layer->num_ranks * rank / layer->num_ranks;
 }
 
-static int make_plan(layer_t *layer, const layer_options_t *options) {
+static int make_plan(layer_t *layer, const layer_options_t *options, int backend) {
   purr_error_t err = PURR_ERROR_INIT;
   purr_plan_desc_t desc = PURR_PLAN_DESC_INIT;
   int64_t tokens_per_rank = (layer->num_tokens + layer->num_ranks - 1) / layer->num_ranks;
@@ -169,7 +169,7 @@ static int make_plan(layer_t *layer, const layer_options_t *options) {
                 (long long)layer->num_tokens, (long long)layer->num_ranks, (long long)tokens_per_rank,
                 (long long)layer->shape.max_tokens);
   desc.num_ranks = (int32_t)layer->num_ranks;
-  desc.backend = options->backend;
+  desc.backend = backend;
   desc.precision = options->precision + 1;
   desc.max_tokens = tokens_per_rank > 0 ? tokens_per_rank : 1;
   if (purr_plan_create(layer->context, layer->config, &desc, &layer->plan, &err) != PURR_STATUS_OK)
@@ -179,9 +179,25 @@ static int make_plan(layer_t *layer, const layer_options_t *options) {
   return EXIT_GOOD;
 }
 
+/* A plan whose backend runs what is wanted. */
+static int choose_plan(layer_t *layer, const layer_options_t *options, bool *backward) {
+  int code = make_plan(layer, options, options->backend);
+  if (code != EXIT_GOOD || !*backward || layer->info.supports_backward) return code;
+  if (options->forward_suffices) {
+    *backward = false;
+    return EXIT_GOOD;
+  }
+  if (options->backend != PURR_BACKEND_AUTO)
+    return fail(layer->command, "leave --backend away, or leave --backward away", "the %s backend runs forward alone",
+                backend_names[layer->info.backend]);
+  purr_plan_destroy(layer->plan);
+  layer->plan = NULL;
+  return make_plan(layer, options, PURR_BACKEND_HOST);
+}
+
 int layer_allocate(layer_t *layer, const layer_options_t *options, int64_t num_tokens, bool backward) {
   layer->num_tokens = num_tokens;
-  int code = make_plan(layer, options);
+  int code = choose_plan(layer, options, &backward);
   if (code != EXIT_GOOD) return code;
 
   allocation_t allocation = {.layer = layer, .measures = true};
@@ -281,6 +297,26 @@ static void describe_weights(const layer_t *layer, int64_t rank, int32_t dtype, 
   }
 }
 
+/* The weights where the backend wants them. */
+static purr_status_t place_weights(const layer_t *layer, rank_t *rank, const purr_weights_desc_t *desc) {
+  const purr_tensor_t *const from[] = {desc->gate_up,     desc->gate,      desc->up,          desc->down,
+                                       desc->shared_gate, desc->shared_up, desc->shared_down, desc->shared_expert_gate};
+  enum { NUM_TENSORS = sizeof from / sizeof from[0] };
+  purr_tensor_t own[NUM_TENSORS];
+  const purr_tensor_t *placed[NUM_TENSORS] = {NULL};
+  purr_status_t status = PURR_STATUS_OK;
+  for (int i = 0; i < NUM_TENSORS && status == PURR_STATUS_OK; i++) {
+    if (from[i] == NULL) continue;
+    own[i] = *from[i];
+    placed[i] = &own[i];
+    status = place_tensor(layer, rank, &own[i], &rank->err);
+  }
+  if (status != PURR_STATUS_OK) return status;
+  const purr_weights_desc_t at = {sizeof at, 0,         placed[0], placed[1], placed[2],
+                                  placed[3], placed[4], placed[5], placed[6], placed[7]};
+  return purr_weights_create(layer->plan, &at, &rank->weights, &rank->err);
+}
+
 static purr_status_t create_weights(const layer_t *layer, int64_t rank_idx, rank_t *rank) {
   weight_tensors_t tensors;
   purr_weights_desc_t loaded = PURR_WEIGHTS_DESC_INIT;
@@ -296,11 +332,25 @@ static purr_status_t create_weights(const layer_t *layer, int64_t rank_idx, rank
     if (status != PURR_STATUS_OK) return status;
     desc = &loaded;
   }
-  return purr_weights_create(layer->plan, desc, &rank->weights, &rank->err);
+  return place_weights(layer, rank, desc);
+}
+
+/* The tensors of forward, and room for them where the backend is not the host. */
+static purr_status_t place_tokens(const layer_t *layer, rank_t *rank) {
+  const int64_t T = rank->num_tokens, H = layer->shape.hidden_size, K = layer->shape.top_k;
+  rank->x = tensor_of(PURR_DTYPE_BF16, layer->x + rank->first_token * H, T, H, 0);
+  rank->topk_ids = tensor_of(PURR_DTYPE_INT64, layer->topk_ids + rank->first_token * K, T, K, 0);
+  rank->topk_weights = tensor_of(PURR_DTYPE_FP32, layer->topk_weights + rank->first_token * K, T, K, 0);
+  rank->output = tensor_of(PURR_DTYPE_BF16, layer->output + rank->first_token * H, T, H, 0);
+  purr_tensor_t *const tensors[] = {&rank->x, &rank->topk_ids, &rank->topk_weights, &rank->output};
+  purr_status_t status = PURR_STATUS_OK;
+  for (int i = 0; i < 4 && status == PURR_STATUS_OK; i++) status = place_tensor(layer, rank, tensors[i], &rank->err);
+  return status;
 }
 
 static purr_status_t create_rank(const layer_t *layer, int64_t rank_idx, rank_t *rank) {
   purr_status_t status = create_weights(layer, rank_idx, rank);
+  if (status == PURR_STATUS_OK) status = place_tokens(layer, rank);
   if (status == PURR_STATUS_OK)
     status = purr_workspace_create(layer->plan, rank->group, NULL, &rank->workspace, &rank->err);
   if (status == PURR_STATUS_OK && layer->d_x != NULL)
@@ -309,28 +359,32 @@ static purr_status_t create_rank(const layer_t *layer, int64_t rank_idx, rank_t 
   return status;
 }
 
+/* Waits for the call and takes its outcome: a GPU backend only enqueues it. */
+static purr_status_t finish_call(const layer_t *layer, rank_t *rank, purr_result_info_t *out_info) {
+  *out_info = (purr_result_info_t){.struct_size = sizeof *out_info};
+  purr_status_t status = purr_stream_synchronize(layer->plan, NULL, &rank->err);
+  if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, out_info, &rank->err);
+  return status == PURR_STATUS_OK ? out_info->status : status;
+}
+
 static purr_status_t forward_rank(const layer_t *layer, int64_t rank_idx, rank_t *rank) {
-  const purr_layer_desc_t *shape = &layer->shape;
-  int64_t T = rank->num_tokens, H = shape->hidden_size, K = shape->top_k;
-  int64_t num_local = shape->num_experts / layer->num_ranks;
-  purr_tensor_t x = tensor_of(PURR_DTYPE_BF16, layer->x + rank->first_token * H, T, H, 0),
-                topk_ids = tensor_of(PURR_DTYPE_INT64, layer->topk_ids + rank->first_token * K, T, K, 0),
-                topk_weights = tensor_of(PURR_DTYPE_FP32, layer->topk_weights + rank->first_token * K, T, K, 0),
-                output = tensor_of(PURR_DTYPE_BF16, layer->output + rank->first_token * H, T, H, 0);
+  const int64_t num_local = layer->shape.num_experts / layer->num_ranks;
   purr_forward_args_t args = PURR_FORWARD_ARGS_INIT;
   args.weights = rank->weights;
-  args.x = &x;
-  args.topk_ids = &topk_ids;
-  args.topk_weights = &topk_weights;
-  args.output = &output;
+  args.x = &rank->x;
+  args.topk_ids = &rank->topk_ids;
+  args.topk_weights = &rank->topk_weights;
+  args.output = &rank->output;
   args.saved = rank->saved;
   args.result = rank->result;
   purr_status_t status = purr_forward(layer->plan, rank->workspace, &args, &rank->err);
-  rank->forward = (purr_result_info_t){.struct_size = sizeof rank->forward};
-  if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, &rank->forward, &rank->err);
+  if (status == PURR_STATUS_OK) status = finish_call(layer, rank, &rank->forward);
   if (status == PURR_STATUS_OK)
     status = purr_result_tokens_per_expert(rank->result, layer->tokens_per_expert + rank_idx * num_local, num_local,
                                            &rank->err);
+  if (status == PURR_STATUS_OK)
+    status =
+        fetch_tensor(layer, &rank->output, layer->output + rank->first_token * layer->shape.hidden_size, &rank->err);
   return status;
 }
 
@@ -356,9 +410,7 @@ static purr_status_t backward_rank(const layer_t *layer, int64_t rank_idx, rank_
   args.d_weights = &gradients.desc;
   args.result = rank->result;
   purr_status_t status = purr_backward(layer->plan, rank->workspace, &args, &rank->err);
-  rank->backward = (purr_result_info_t){.struct_size = sizeof rank->backward};
-  if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, &rank->backward, &rank->err);
-  return status;
+  return status == PURR_STATUS_OK ? finish_call(layer, rank, &rank->backward) : status;
 }
 
 /* -------------------------------------------------------------------------------------------------- all ranks at once
@@ -441,6 +493,7 @@ void layer_close(layer_t *layer) {
     purr_saved_destroy(rank->saved);
     purr_workspace_destroy(rank->workspace);
     purr_weights_destroy(rank->weights);
+    release_placed(layer, rank);
     purr_checkpoint_layer_destroy(rank->checkpoint_layer);
     purr_group_destroy(rank->group);
   }

@@ -55,6 +55,7 @@ typedef struct layer_options {
   int64_t num_ranks;           /* 0 = as in the config */
   int64_t num_threads;         /* 0 = the library's default */
   int backend, precision;      /* indices into backend_names and precision_names; precision -1 = as in the config */
+  bool forward_suffices;       /* a backend that runs forward alone will do */
 } layer_options_t;
 #define LAYER_OPTIONS_INIT \
   { .layer_idx = -1, .precision = -1 }
@@ -102,9 +103,18 @@ enum { SHARED_GATE, SHARED_UP, SHARED_DOWN, SHARED_EXPERT_GATE, NUM_SHARED };
 
 struct layer;
 
+/* A copy of a tensor in the backend's memory. */
+typedef struct placed {
+  void *memory;
+  uint64_t bytes;
+} placed_t;
+
 typedef struct rank {
   int64_t first_token, num_tokens;
-  purr_group_t *group; /* NULL when R = 1, and once the rank has left */
+  placed_t placed[16]; /* weights and tokens on a GPU */
+  int num_placed;
+  purr_tensor_t x, topk_ids, topk_weights, output; /* of forward, where its backend has them */
+  purr_group_t *group;                             /* NULL when R = 1, and once the rank has left */
   purr_checkpoint_layer_t *checkpoint_layer;
   purr_weights_t *weights;
   purr_workspace_t *workspace;
@@ -141,7 +151,8 @@ typedef struct layer {
 
 /* In this order; each prints what is wrong and returns an exit code. layer_close always. */
 int layer_open(layer_t *layer, const char *command, const char *config_path, const layer_options_t *options);
-/* Plans for num_tokens in all, refuses what does not fit into memory, and allocates. */
+/* Plans for num_tokens in all, refuses what does not fit into memory, and allocates. With backward the host serves
+ * where the chosen backend runs forward alone, unless that suffices: then d_x stays NULL. */
 int layer_allocate(layer_t *layer, const layer_options_t *options, int64_t num_tokens, bool backward);
 /* Fills an array of one of the streams of random.h with normal numbers. */
 void fill_normal(uint16_t *values, int64_t count, uint64_t seed, int stream, float deviation);
@@ -154,6 +165,13 @@ int layer_backward(layer_t *layer);
 void layer_close(layer_t *layer);
 /* Elements of a shared tensor, 0 when the layer has none. */
 int64_t layer_shared_count(const layer_t *layer, int shared_idx);
+
+/* ---- the backend's memory (device.c) ---- */
+/* Moves a tensor of host memory to the backend's: allocates, copies, and lets `tensor` describe the copy. */
+purr_status_t place_tensor(const layer_t *layer, rank_t *rank, purr_tensor_t *tensor, purr_error_t *err);
+/* Copies a placed tensor back. */
+purr_status_t fetch_tensor(const layer_t *layer, const purr_tensor_t *tensor, void *to, purr_error_t *err);
+void release_placed(const layer_t *layer, rank_t *rank);
 
 /* ---- routings (route.c) ---- */
 typedef enum routing_kind { ROUTING_UNIFORM, ROUTING_ZIPF, ROUTING_CHECKPOINT, ROUTING_FILE } routing_kind_t;

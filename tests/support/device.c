@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/main.h"
-
 int32_t test_backend(void) {
   const char *name = getenv("PURR_TEST_BACKEND");
   if (name == NULL) return PURR_BACKEND_HOST;
@@ -15,7 +13,7 @@ bool test_backend_serves(const test_run_t *run) {
   return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16 && run->ranks <= 1;
 }
 
-int test_backend_start(void) {
+static int start_backend(void) {
   if (test_backend() == PURR_BACKEND_HOST) return 0;
   purr_error_t err = PURR_ERROR_INIT;
   purr_context_t *context = NULL;
@@ -36,6 +34,11 @@ int test_backend_start(void) {
   if (status == PURR_STATUS_OK) return 0;
   fprintf(stderr, "skipped: %s\n", err.message);
   return status == PURR_STATUS_NO_DEVICE ? PURR_TEST_SKIPPED : 1;
+}
+
+int test_layer_main(const char *suite, const purr_test_t *tests) {
+  const int unready = start_backend();
+  return unready != 0 ? unready : purr_test_main(suite, tests);
 }
 
 bool test_rank_is_on_device(const test_rank_t *rank) {

@@ -3,15 +3,16 @@
 #ifndef PURR_TEST_DEVICE_H
 #define PURR_TEST_DEVICE_H
 
+#include "support/main.h"
 #include "support/rank.h"
 
 /* Which backend the layer tests run on: the host's, or the one that PURR_TEST_BACKEND names ("staged"). */
 int32_t test_backend(void);
 /* The tests' backend can run this; others run on the host. */
 bool test_backend_serves(const test_run_t *run);
-/* Exit code for a test program: 0 to go on, PURR_TEST_SKIPPED where the backend's device is not there. Keeps the device
+/* purr_test_main for tests that run layers: skips them where the tests' backend has no device, and keeps the device
  * ready until the process ends. */
-int test_backend_start(void);
+int test_layer_main(const char *suite, const purr_test_t *tests);
 
 bool test_rank_is_on_device(const test_rank_t *rank);
 /* Makes the device copies and points the tensors at them. Does nothing for a plan of the host backend. */

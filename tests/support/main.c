@@ -3,11 +3,7 @@
 #include <CUnit/Basic.h>
 #include <stdio.h>
 
-#include "support/device.h"
-
 int purr_test_main(const char *suite_name, const purr_test_t *tests) {
-  const int unready = test_backend_start();
-  if (unready != 0) return unready;
   if (CU_initialize_registry() != CUE_SUCCESS) return 1;
   CU_pSuite suite = CU_add_suite(suite_name, NULL, NULL);
   for (const purr_test_t *test = tests; suite != NULL && test->name != NULL; test++)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "support/device.h"
 #include "support/layer.h"
 #include "support/main.h"
 
@@ -434,24 +435,24 @@ static void ragged_ranks(void) {
 }
 
 int main(void) {
-  return purr_test_main("fixture F", (purr_test_t[]){{"sizes and layouts", sizes_and_layouts},
-                                                     {"small rings and replay", small_rings_and_replay},
-                                                     {"shared expert", shared_expert},
-                                                     {"MXFP8 and B21", mxfp8},
-                                                     {"B01 empty experts", b01_empty_experts},
-                                                     {"B03 all tokens to one expert", b03_all_to_one_expert},
-                                                     {"B05 dropped and bad ids", b05_dropped_and_bad_ids},
-                                                     {"B07 duplicates and NaN", b07_duplicates_and_nan},
-                                                     {"B09 uneven counts", b09_uneven_counts},
-                                                     {"B23 strides", b23_strides},
-                                                     {"B25 sum of slots", b25_sum_of_slots},
-                                                     {"B27 router weight applied once", b27_weight_applied_once},
-                                                     {"B29 zero and negative weights", b29_zero_and_negative_weights},
-                                                     {"B31 recycled memory", b31_recycled_memory},
-                                                     {"B33 pairing of slots", b33_pairing_of_slots},
-                                                     {"S03 shared expert counted once", s03_shared_counted_once},
-                                                     {"S05 uneven expert split", s05_uneven_split},
-                                                     {"S17 counts and order agree", s17_counts_and_order_agree},
-                                                     {"ragged ranks", ragged_ranks},
-                                                     {0}});
+  return test_layer_main("fixture F", (purr_test_t[]){{"sizes and layouts", sizes_and_layouts},
+                                                      {"small rings and replay", small_rings_and_replay},
+                                                      {"shared expert", shared_expert},
+                                                      {"MXFP8 and B21", mxfp8},
+                                                      {"B01 empty experts", b01_empty_experts},
+                                                      {"B03 all tokens to one expert", b03_all_to_one_expert},
+                                                      {"B05 dropped and bad ids", b05_dropped_and_bad_ids},
+                                                      {"B07 duplicates and NaN", b07_duplicates_and_nan},
+                                                      {"B09 uneven counts", b09_uneven_counts},
+                                                      {"B23 strides", b23_strides},
+                                                      {"B25 sum of slots", b25_sum_of_slots},
+                                                      {"B27 router weight applied once", b27_weight_applied_once},
+                                                      {"B29 zero and negative weights", b29_zero_and_negative_weights},
+                                                      {"B31 recycled memory", b31_recycled_memory},
+                                                      {"B33 pairing of slots", b33_pairing_of_slots},
+                                                      {"S03 shared expert counted once", s03_shared_counted_once},
+                                                      {"S05 uneven expert split", s05_uneven_split},
+                                                      {"S17 counts and order agree", s17_counts_and_order_agree},
+                                                      {"ragged ranks", ragged_ranks},
+                                                      {0}});
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "mxfp8/codec.h"
+#include "support/device.h"
 #include "support/layer.h"
 #include "support/main.h"
 
@@ -350,10 +351,10 @@ static void mxfp8_recipes(void) {
 }
 
 int main(void) {
-  return purr_test_main("accuracy", (purr_test_t[]){{"routed experts", routed},
-                                                    {"shared expert", with_shared_expert},
-                                                    {"gated shared expert", with_gated_shared_expert},
-                                                    {"clamped SwiGLU", with_clamp},
-                                                    {"MXFP8 recipes", mxfp8_recipes},
-                                                    {0}});
+  return test_layer_main("accuracy", (purr_test_t[]){{"routed experts", routed},
+                                                     {"shared expert", with_shared_expert},
+                                                     {"gated shared expert", with_gated_shared_expert},
+                                                     {"clamped SwiGLU", with_clamp},
+                                                     {"MXFP8 recipes", mxfp8_recipes},
+                                                     {0}});
 }

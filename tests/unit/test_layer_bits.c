@@ -156,12 +156,12 @@ static void replay_is_real(void) {
 }
 
 int main(void) {
-  return purr_test_main("bits of a layer", (purr_test_t[]){{"over ranks and rings", over_ranks_and_rings},
-                                                           {"MXFP8 over ranks and rings", mxfp8_over_ranks_and_rings},
-                                                           {"ragged ranks", ragged},
-                                                           {"over threads", over_threads},
-                                                           {"whatever shares the batch", whatever_shares_the_batch},
-                                                           {"golden hash", golden},
-                                                           {"replay is real", replay_is_real},
-                                                           {0}});
+  return test_layer_main("bits of a layer", (purr_test_t[]){{"over ranks and rings", over_ranks_and_rings},
+                                                            {"MXFP8 over ranks and rings", mxfp8_over_ranks_and_rings},
+                                                            {"ragged ranks", ragged},
+                                                            {"over threads", over_threads},
+                                                            {"whatever shares the batch", whatever_shares_the_batch},
+                                                            {"golden hash", golden},
+                                                            {"replay is real", replay_is_real},
+                                                            {0}});
 }
