@@ -29,6 +29,20 @@ extern "C" __global__ void __launch_bounds__(128) shared_sum(const __grid_consta
   if (threadIdx.x == 0) *p.out = sums[0] + sums[1] + sums[2] + sums[3];
 }
 
+// Runs until *flag is not 0, but no longer than 20 seconds; writes to *out whether it saw that.
+struct spin_params {
+  const volatile int *flag;
+  int *out;
+};
+extern "C" __global__ void spin(const __grid_constant__ spin_params p) {
+  unsigned long long begin, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (*p.flag == 0 && now - begin < 20000000000ull);
+  *p.out = *p.flag != 0;
+}
+
 // Writes through a null pointer.
 extern "C" __global__ void fault() { *(volatile int *)nullptr = 1; }
 
