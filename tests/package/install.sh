@@ -20,7 +20,7 @@ stray=$(find . -type f -o -type l | sort | grep -vxE \
   -e '\./lib.*/purr/packages/purr/(manifest\.json|[a-z0-9_]+\.sm_[0-9a-z]+\.cubin)' \
   -e '\./share/purr/configs/(bench/)?[a-z0-9_]+\.yaml' || true)
 [ -z "$stray" ] || { echo "these files do not belong into an installed tree:" $stray >&2; failed=1; }
-if grep -rIl -e "$build" -e "$prefix" .; then
+if grep -rl -e "$build" -e "$prefix" .; then
   echo "these files name the folder they were built or installed in" >&2
   failed=1
 fi

@@ -18,9 +18,14 @@ for heading in $(grep -oE '\]\(#[^)]+' README.md | sed 's/^](#//'); do
     fail "README.md links to #$heading, which is no heading"
 done
 
+# The map of folders leaves out no part of the library.
+for folder in runtime/*/ runtime/backends/*/ tests/*/; do
+  [ "$folder" = runtime/backends/ ] || grep -q "\`$folder\`" README.md || fail "README.md does not say what $folder is for"
+done
+
 # The table of config keys and the commented schema.
-sed -n '/^## The layer config/,/^## /s/^| `\([a-z_.]*\)`.*/\1/p' README.md | sort >"$work/readme"
-awk -F: '/^[a-z_]+:/ { block = $1; if ($2 != "") print $1 } /^  [a-z_]+:/ { sub(/^ +/, "", $1); print block "." $1 }' \
+sed -n '/^## The layer config/,/^## /s/^| `\([a-z0-9_.]*\)`.*/\1/p' README.md | sort >"$work/readme"
+awk -F: '/^[a-z0-9_]+:/ { block = $1; if ($2 != "") print $1 } /^  [a-z0-9_]+:/ { sub(/^ +/, "", $1); print block "." $1 }' \
   configs/schema.yaml | sort >"$work/schema"
 diff "$work/readme" "$work/schema" || fail "config keys in README.md (<) and configs/schema.yaml (>) differ"
 

@@ -17,8 +17,9 @@ awk -v work="$work" '
   number { print >file }' "$readme"
 
 simplify() {
-  sed -E -e 's/[█▉▊▋▌▍▎▏#]+/ /g' -e 's/-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?( ?(ns|us|µs|ms|s|B|KiB|MiB|GiB)\b)?/N/g' \
-    -e 's/[-─]{3,}/---/g' -e 's/[[:space:]]+/ /g' -e 's/ $//' "$1"
+  perl -CSD -Mutf8 -pe 's/[█▉▊▋▌▍▎▏#]+/ /g;
+    s/(?<![\w.])-?\d+(\.\d+)?(e[-+]?\d+)?( ?(ns|us|µs|ms|s|B|KiB|MiB|GiB))?(?!\w)/N/g;
+    s/[-─]{3,}/---/g; s/\s+/ /g; s/ $/\n/; s/\n*$/\n/' "$1"
 }
 
 cd "$(dirname "$readme")"
