@@ -53,7 +53,9 @@ typedef struct purr__device_table {
   int32_t *expert_begin; /* [E_l + 1] */
   int32_t *row_rank;     /* [padded rows] */
   int32_t *row_slot;     /* [padded rows] */
-  int32_t *tile_begin;   /* [E_l + 1] tiles of PURR__TILE_ROWS rows before expert e: not part of the host's table */
+  /* Not part of the host's table: */
+  int32_t *tile_begin;  /* [E_l + 1] tiles of PURR__TILE_ROWS rows before expert e */
+  int32_t *tile_expert; /* [tiles] the expert of each; there are at most padded rows / PURR__SEGMENT_ROWS */
 } purr__device_table_t;
 
 /* purr_schedule_count, purr_schedule_place. A grid of num_ranks * chunks_per_rank blocks; block r * chunks_per_rank + c
@@ -81,10 +83,10 @@ static inline int32_t purr__schedule_chunks(int64_t max_slots_per_rank, int32_t 
 
 #define PURR__SCHEDULE_WARPS 8
 
-/* Dynamic shared memory of a schedule kernel with `warps` warps: three tables over the local experts and one per warp.
+/* Dynamic shared memory of a schedule kernel with `warps` warps: four tables over the local experts and one per warp.
  * The host takes PURR__SCHEDULE_WARPS, or fewer where the device has less shared memory than that needs. */
 static inline int64_t purr__schedule_shared_bytes(int64_t num_local_experts, int64_t warps) {
-  return num_local_experts * (warps + 3) * (int64_t)sizeof(int32_t);
+  return num_local_experts * (warps + 4) * (int64_t)sizeof(int32_t);
 }
 
 /* --------------------------------------------------------------------------------------------------- grouped GEMM */
@@ -117,11 +119,12 @@ typedef struct purr__weight {
 typedef struct purr__gemm {
   purr__rows_t a;         /* [rows, k] */
   purr__weight_t b[2];    /* gate and up; down and nothing */
-  purr__rows_t c;         /* [rows, n] */
+  purr__rows_t c;         /* [rows, n]; PURR__ROWS_DENSE for gate-up */
   purr__rows_t saved[2];  /* g and u, always PURR__ROWS_DENSE; data NULL = not wanted */
   int64_t num_saved_rows; /* rows below this one save g and u */
-  const int32_t *expert_count, *expert_begin, *tile_begin, *row_rank, *row_slot; /* the table's, or NULL */
-  int64_t num_rows;                                                              /* of a dense problem */
+  const int32_t *expert_count, *expert_begin, *tile_begin, *tile_expert, *row_rank,
+      *row_slot;    /* the table's, or NULL */
+  int64_t num_rows; /* of a dense problem */
   int32_t num_experts, top_k;
   int32_t n, k;       /* both multiples of 8 */
   float swiglu_limit; /* 0 = no clamp */
@@ -187,16 +190,16 @@ static_assert(sizeof(void *) == 8, "the layouts are for 64-bit hosts");
 static_assert(sizeof(purr__device_status_t) == 48, "layout");
 static_assert(sizeof(purr__device_table_header_t) == 64, "layout");
 static_assert(sizeof(purr__ids_t) == 48, "layout");
-static_assert(sizeof(purr__device_table_t) == 48, "layout");
-static_assert(sizeof(purr__schedule_params_t) == 152, "layout");
+static_assert(sizeof(purr__device_table_t) == 56, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 160, "layout");
 static_assert(offsetof(purr__schedule_params_t, chunk_count) == 80, "layout");
-static_assert(offsetof(purr__schedule_params_t, status) == 144, "layout");
+static_assert(offsetof(purr__schedule_params_t, status) == 152, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");
 static_assert(sizeof(purr__weight_t) == 32, "layout");
-static_assert(sizeof(purr__gemm_t) == 272, "layout");
+static_assert(sizeof(purr__gemm_t) == 280, "layout");
 static_assert(offsetof(purr__gemm_t, expert_count) == 200, "layout");
-static_assert(offsetof(purr__gemm_t, n) == 256, "layout");
-static_assert(sizeof(purr__gemm_params_t) == 560, "layout");
+static_assert(offsetof(purr__gemm_t, n) == 264, "layout");
+static_assert(sizeof(purr__gemm_params_t) == 576, "layout");
 static_assert(sizeof(purr__gemm_maps_t) == 448, "layout");
 static_assert(offsetof(purr__gemm_tma_params_t, gemm) == 896, "layout");
 static_assert(sizeof(purr__gemm_tma_params_t) == 1472, "layout");

@@ -59,7 +59,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
 
 __device__ __forceinline__ float ex2_approx(float x) {
   float y;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
@@ -67,6 +67,19 @@ __device__ __forceinline__ float rcp_approx(float x) {
   float y;
   asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+/* A NaN on either side gives NaN. */
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
 }
 
 /* Two BF16, `low` in the low half, rounded to nearest even. */
@@ -102,7 +115,23 @@ __device__ __forceinline__ void st_16(void *global, uint4 v) {
                : "memory");
 }
 
+__device__ __forceinline__ uint4 ld_shared_16(uint32_t shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+
 #ifdef PURR_HAS_MBARRIER
+/* Four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l mod 8 of matrix l / 8. */
+__device__ __forceinline__ void stmatrix_x4(uint32_t shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
 /* ----------------------------------------------------------------------------------------------- mbarriers, sm_90 */
 
 __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, uint32_t arrivals) {

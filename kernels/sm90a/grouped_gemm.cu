@@ -8,10 +8,10 @@
  * Persistent blocks, one an SM, in clusters of two. A pair takes two row tiles of one column, and each block sends its
  * half of the weight tile to both; an expert's odd last row tile goes to the pair as two columns, nothing shared. Both
  * blocks of a pair always walk through the same number of stages. Three warpgroups a block:
- *   loader      registers  56  finds tiles and fills a ring of stages: weights with TMA; rows of x with cp.async, 16
- *                              bytes a thread, since TMA cannot gather here; rows of a with TMA
- *   consumer 0  registers 224  rows  0 to  63 of the tile: 64 x 256 accumulators, then their way to memory
- *   consumer 1  registers 224  rows 64 to 127
+ *   loader      finds tiles and fills a ring of stages: weights with TMA; rows of x with cp.async, 16 bytes a thread,
+ *               since TMA cannot gather here; rows of a with TMA
+ *   consumer 0  rows 0 to 63 of the tile: 64 x 256 accumulators, then their way to memory
+ *   consumer 1  rows 64 to 127
  * The loader runs ahead over tile boundaries, so that the next tile arrives while results are written. A consumer
  * without rows in a tile leaves the tensor cores to the other: an expert's last 64 rows cost half a tile. Every output
  * element is one chain over ascending k. */
@@ -28,8 +28,14 @@ constexpr int kThreads = 384;
 constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2;
 constexpr int kConsumerRows = kTileRows / kConsumers;
-constexpr int kLoaderRegisters = 56, kConsumerRegisters = 224;
-static_assert((kLoaderRegisters + kConsumers * kConsumerRegisters) * kWarpgroup <= 64512, "the register file");
+/* Registers of a thread: gate-up's epilogue needs more, down's loader. */
+template <Role kRole>
+constexpr int kLoaderRegisters = kRole == Role::kGateUp ? 40 : 72;
+template <Role kRole>
+constexpr int kConsumerRegisters = kRole == Role::kGateUp ? 232 : 216;
+template <Role kRole>
+constexpr int kAllRegisters = (kLoaderRegisters<kRole> + kConsumers * kConsumerRegisters<kRole>)*kWarpgroup;
+static_assert(kAllRegisters<Role::kGateUp> <= 64512 && kAllRegisters<Role::kDown> <= 64512, "the register file");
 static_assert(kStageK == PURR__MAP_STAGE_K && kConsumerRows == PURR__MAP_ROWS_A, "the boxes of the tensor maps");
 
 constexpr int kCluster = 2;
@@ -40,9 +46,12 @@ constexpr int kStageBytesA = kTileRows * kRowBytes, kStageBytesB = kTileWeightRo
 constexpr int kBoxRowsB = PURR__MAP_ROWS_B, kBoxBytesB = kBoxRowsB * kRowBytes; /* half of B: one block's share */
 static_assert(kTileWeightRows == 2 * kBoxRowsB, "two boxes of B");
 
+constexpr int kWarpRows = 16, kStagingColumns = 128; /* what a consumer warp writes out at once */
+
 struct SharedStorage {
   char a[kStages][kStageBytesA];
   char b[kStages][kStageBytesB];
+  char staging[kConsumers * kWarpgroup / 32][kWarpRows * kStagingColumns * 2]; /* of each consumer warp */
   Tile tile[kStages];      /* the tile that begins in the stage; problem -1: no more */
   uint64_t full[kStages];  /* arrivals: the loader, with the bytes it expects; in gate-up also its gathering threads */
   uint64_t empty[kStages]; /* arrivals: the consumers' warps of both blocks, when they are done with the stage */
@@ -73,35 +82,47 @@ struct Ring {
 
 #ifdef PURR_HAS_WGMMA
 
-/* The unit-th piece of work of the pair of blocks, and this block's tile of it. Units go column pair by column pair; of
- * an expert with m row tiles each column pair has m units: m / 2 for either column, then the odd row tile. A tile
- * without rows only keeps step. False when there are not that many. */
+/* The unit-th piece of work of the pair of blocks, and this block's tile of it. Columns are taken two by two; of an
+ * expert with m row tiles each such pair of columns has m units: m / 2 for either column, then the odd row tile with
+ * both. In an odd last column all row tiles are taken two by two, over the experts' borders, after everything else. A
+ * tile without rows only keeps step with the other block's. False when there are not that many units. */
 struct Unit {
   Tile tile;
   bool shares; /* both blocks multiply with the same B */
 };
 
+__device__ __forceinline__ int num_units(Extent size) {
+  return size.rows * (size.columns / 2) + (size.columns % 2 != 0 ? (size.rows + 1) / 2 : 0);
+}
+
 template <Role kRole>
-__device__ __forceinline__ bool find_unit(const purr__gemm_params_t &params, int64_t u, int block, Unit *unit) {
-  for (int p = 0; p < params.num_problems; p++) {
-    const purr__gemm_t &gemm = params.problem[p];
-    const int columns = num_column_tiles<kRole>(gemm), column_pairs = (columns + 1) / 2;
-    const int64_t num_units = (int64_t)num_row_tiles(gemm) * column_pairs;
-    if (u >= num_units) {
-      u -= num_units;
-      continue;
-    }
-    const Segment segment = find_segment(gemm, (int)(u / column_pairs));
-    const int within = (int)(u - (int64_t)segment.row_tiles_before * column_pairs);
+__device__ __forceinline__ bool find_unit(const purr__gemm_params_t &params, const Extent (&extent)[2], int u,
+                                          int block, Unit *unit) {
+  const int problem = u >= num_units(extent[0]);
+  if (problem == 1) u -= num_units(extent[0]);
+  const Extent size = problem == 0 ? extent[0] : extent[1];
+  if (u >= num_units(size)) return false;
+  const purr__gemm_t &gemm = params.problem[problem];
+  const int column_pairs = size.columns / 2, paired = size.rows * column_pairs;
+  Segment segment;
+  int row_tile, column;
+  if (u < paired) {
+    segment = find_segment(gemm, u / column_pairs);
+    const int within = u - segment.row_tiles_before * column_pairs;
     const int left = within % segment.row_tiles, row_pairs = segment.row_tiles / 2;
     unit->shares = left < 2 * row_pairs;
-    const int row_tile = unit->shares ? left % row_pairs * 2 + block : segment.row_tiles - 1;
-    const int column = within / segment.row_tiles * 2 + (unit->shares ? left / row_pairs : block);
-    unit->tile = tile_of<kRole>(segment, p, row_tile, column);
-    if (column >= columns) unit->tile.num_rows = 0;
-    return true;
+    row_tile = unit->shares ? left % row_pairs * 2 + block : segment.row_tiles - 1;
+    column = within / segment.row_tiles * 2 + (unit->shares ? left / row_pairs : block);
+  } else {
+    const int first = (u - paired) * 2, other = min(first + 1, size.rows - 1);
+    const int mine = block == 0 ? first : other;
+    segment = find_segment(gemm, mine);
+    row_tile = first + block - segment.row_tiles_before;
+    column = size.columns - 1;
+    unit->shares = other != first && find_segment(gemm, first + other - mine).expert == segment.expert;
   }
-  return false;
+  unit->tile = tile_of<kRole>(segment, problem, row_tile, column);
+  return true;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- roles
@@ -135,13 +156,16 @@ __device__ __forceinline__ void load_weights(const purr__gemm_maps_t &maps, Shar
 __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &params, SharedStorage *shared, int block) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const uint32_t to = row * kRowBytes + ((chunk ^ (row & 7)) << 4);
+  const Extent extent[2] = {extent_of<Role::kGateUp>(params.gemm, 0), extent_of<Role::kGateUp>(params.gemm, 1)};
   Ring ring;
-  Unit unit;
-  for (int64_t u = blockIdx.x / kCluster; find_unit<Role::kGateUp>(params.gemm, u, block, &unit);
-       u += gridDim.x / kCluster) {
-    if (unit.shares && unit.tile.num_rows == 0) continue; /* right of the last column, for both blocks */
+  Unit unit, next;
+  int u = blockIdx.x / kCluster;
+  for (bool more = find_unit<Role::kGateUp>(params.gemm, extent, u, block, &unit); more; unit = next) {
+    u += gridDim.x / kCluster;
     const purr__gemm_t &gemm = params.gemm.problem[unit.tile.problem];
-    const char *a[kCopies]; /* this thread's chunk of its rows; NULL = padding */
+    const int middle =
+        gemm.k / 2 / kStageK * kStageK; /* where the next unit is looked up: with stages full on all sides */
+    const char *a[kCopies];             /* this thread's chunk of its rows; NULL = padding */
 #pragma unroll
     for (int i = 0; i < kCopies; i++) {
       int r = row + i * kRowsAtOnce;
@@ -149,6 +173,7 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
     }
     const bool any = unit.tile.num_rows > 0, half = unit.tile.num_rows <= kConsumerRows;
 
+#pragma unroll 1
     for (int k = 0; k < gemm.k; k += kStageK) {
       ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
       if (threadIdx.x == 0) {
@@ -166,6 +191,7 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
       }
       ptx::cp_async_mbarrier_arrive_noinc(&shared->full[ring.stage]);
       ring.advance();
+      if (k == middle) more = find_unit<Role::kGateUp>(params.gemm, extent, u, block, &next);
     }
   }
   ptx::cp_async_commit();
@@ -178,40 +204,66 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
   ptx::mbarrier_arrive_release(&shared->full[ring.stage]);
 }
 
-/* ROLE loader of down: one thread; the others of its warp help to find tiles.
+/* ROLE loader of down: one thread.
  * reads     the table, A, B
  * writes    stages, tiles
  * waits on  empty
  * signals   full */
 __device__ __forceinline__ void load_units(const purr__gemm_tma_params_t &params, SharedStorage *shared, int block) {
+  const Extent extent[2] = {extent_of<Role::kDown>(params.gemm, 0), extent_of<Role::kDown>(params.gemm, 1)};
   Ring ring;
-  Unit unit;
-  for (int64_t u = blockIdx.x / kCluster; find_unit<Role::kDown>(params.gemm, u, block, &unit);
-       u += gridDim.x / kCluster) {
-    if (unit.shares && unit.tile.num_rows == 0) continue; /* right of the last column, for both blocks */
+  Unit unit, next;
+  int u = blockIdx.x / kCluster;
+  for (bool more = find_unit<Role::kDown>(params.gemm, extent, u, block, &unit); more; unit = next) {
+    u += gridDim.x / kCluster;
     const purr__gemm_t &gemm = params.gemm.problem[unit.tile.problem];
     const purr__gemm_maps_t &maps = params.maps[unit.tile.problem];
     const int boxes = (unit.tile.num_rows + kConsumerRows - 1) / kConsumerRows; /* of A */
     const uint32_t bytes = boxes > 0 ? kStageBytesB + boxes * (kStageBytesA / kConsumers) : 0;
+    const int middle = gemm.k / 2 / kStageK * kStageK; /* as in gather_units */
+#pragma unroll 1
     for (int k = 0; k < gemm.k; k += kStageK) {
-      if (threadIdx.x == 0) {
-        ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
-        if (k == 0) shared->tile[ring.stage] = unit.tile;
-        ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], bytes);
-        if (boxes > 0) load_weights<Role::kDown>(maps, shared, ring.stage, k, unit, block);
-        for (int i = 0; i < boxes; i++)
-          ptx::tma_load_2d(shared->a[ring.stage] + i * (kStageBytesA / kConsumers), &maps.a, &shared->full[ring.stage],
-                           k, unit.tile.row + i * kConsumerRows);
-      }
+      ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
+      if (k == 0) shared->tile[ring.stage] = unit.tile;
+      ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], bytes);
+      if (boxes > 0) load_weights<Role::kDown>(maps, shared, ring.stage, k, unit, block);
+      if (boxes > 0) ptx::tma_load_2d(shared->a[ring.stage], &maps.a, &shared->full[ring.stage], k, unit.tile.row);
+      if (boxes > 1)
+        ptx::tma_load_2d(shared->a[ring.stage] + kStageBytesA / kConsumers, &maps.a, &shared->full[ring.stage], k,
+                         unit.tile.row + kConsumerRows);
       ring.advance();
+      if (k == middle) more = find_unit<Role::kDown>(params.gemm, extent, u, block, &next);
     }
-    __syncwarp();
   }
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
-    shared->tile[ring.stage].problem = -1;
-    ptx::mbarrier_arrive_release(&shared->full[ring.stage]);
+  ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
+  shared->tile[ring.stage].problem = -1;
+  ptx::mbarrier_arrive_release(&shared->full[ring.stage]);
+}
+
+/* A consumer warp's 16 rows of 128 columns, by way of its staging memory: accumulators hold 4 bytes of a row here and
+ * there, memory wants whole lines. pair_of(group, half) is the BF16 pair of a group of 8 columns and a half of the
+ * rows. Lanes r and r + 16 give the address of row r; NULL = not written. */
+template <typename PairOf>
+__device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const char *row, int column, int n) {
+  const int lane = threadIdx.x % 32;
+  constexpr int kPitch = kStagingColumns * 2; /* bytes; chunks of 16 are swizzled by row mod 8 */
+  const uint32_t base = ptx::shared_address(staging);
+  const int to_row = lane % 16;
+#pragma unroll
+  for (int group = 0; group < 16; group += 2)
+    ptx::stmatrix_x4(base + to_row * kPitch + (((group + lane / 16) ^ (to_row & 7)) << 4), pair_of(group, 0),
+                     pair_of(group, 1), pair_of(group + 1, 0), pair_of(group + 1, 1));
+  __syncwarp();
+  const int chunk = lane % 16;
+  const bool inside = column + chunk * 8 < n;
+#pragma unroll
+  for (int i = 0; i < kWarpRows / 2; i++) {
+    const int from_row = i * 2 + lane / 16;
+    char *to = reinterpret_cast<char *>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), from_row));
+    const uint4 v = ptx::ld_shared_16(base + from_row * kPitch + ((chunk ^ (from_row & 7)) << 4));
+    if (inside && to != nullptr) ptx::st_16(to + (column + chunk * 8) * 2, v);
   }
+  __syncwarp();
 }
 
 /* ROLE consumer
@@ -243,11 +295,9 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
       continue;
     }
 
-    /* An accumulator holds two rows of a thread. Their places arrive while the tile is multiplied. */
-    RowPlace place[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-      place[half] = target_place(gemm, tile, first_row + warp * 16 + half * 8 + lane / 4);
+    /* This lane's row, and its place, which arrives while the tile is multiplied. */
+    const int row_in_tile = first_row + warp * kWarpRows + lane % 16;
+    RowPlace place = kRole == Role::kDown ? target_place(gemm, tile, row_in_tile) : RowPlace{0, 0};
 
     float sum[128];
     int previous = 0;
@@ -270,30 +320,34 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     ptx::wgmma_wait<0>();
     release(previous);
 
-    RowTarget target[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      ptx::hold_back(place[half].slot);
-      target[half] = row_target<kRole>(gemm, tile, first_row + warp * 16 + half * 8 + lane / 4, place[half]);
-    }
     /* Groups of 8 columns: sum[4 * group + 2 * half + column of the pair]. */
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-      for (int block = 0; block < (kRole == Role::kGateUp ? 4 : 8); block++) {
-        float first[4][2], second[4][2];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-          for (int v = 0; v < 2; v++) {
-            first[j][v] = sum[(block * 4 + j) * 4 + half * 2 + v];
-            second[j][v] = sum[(block * 4 + j + 16) % 32 * 4 + half * 2 + v];
-          }
-        if (kRole == Role::kGateUp)
-          store_gate_up(gemm, target[half], tile.column + block * 32, first, second);
-        else
-          store_down(gemm, target[half], tile.column + block * 32, first);
-      }
+    char *staging = shared->staging[consumer * (kWarpgroup / 32) + warp];
+    ptx::hold_back(place.slot);
+    const int end = tile.num_rows;
+    auto address_of = [&](const purr__rows_t &rows, int64_t rows_end) -> const char * {
+      const int row = tile.row + row_in_tile;
+      return row_in_tile < end && row < rows_end ? row_address(gemm, rows, row, place) : nullptr;
+    };
+    auto sum_of = [&](int group, int half) { /* of 256 columns */
+                                             const float *value = sum + group * 4 + half * 2;
+                                             return ptx::pack_bf16x2(value[0], value[1]);
+    };
+    auto upper_sum_of = [&](int group, int half) { return sum_of(group + 16, half); };
+    if (kRole == Role::kGateUp) {
+      const float limit = clamp_limit(gemm);
+      auto a_of = [&](int group, int half) {
+        return swiglu_pair(sum_of(group, half), upper_sum_of(group, half), limit);
+      };
+      store_block(staging, a_of, address_of(gemm.c, INT64_MAX), tile.column, gemm.n);
+      if (gemm.saved[0].data != nullptr)
+        store_block(staging, sum_of, address_of(gemm.saved[0], gemm.num_saved_rows), tile.column, gemm.n);
+      if (gemm.saved[1].data != nullptr)
+        store_block(staging, upper_sum_of, address_of(gemm.saved[1], gemm.num_saved_rows), tile.column, gemm.n);
+    } else {
+      const char *row = address_of(gemm.c, INT64_MAX);
+      store_block(staging, sum_of, row, tile.column, gemm.n);
+      store_block(staging, upper_sum_of, row, tile.column + kStagingColumns, gemm.n);
+    }
   }
 }
 
@@ -318,13 +372,13 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
 
   const int block = (int)ptx::cluster_block_rank(), warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<kLoaderRegisters>();
+    ptx::setmaxnreg_dec<kLoaderRegisters<kRole>>();
     if (kRole == Role::kGateUp)
       gather_units(params, shared, block);
-    else if (threadIdx.x < 32)
+    else if (threadIdx.x == 0)
       load_units(params, shared, block);
   } else {
-    ptx::setmaxnreg_inc<kConsumerRegisters>();
+    ptx::setmaxnreg_inc<kConsumerRegisters<kRole>>();
     multiply_tiles<kRole>(params.gemm, shared, warpgroup - 1);
   }
   __syncwarp();

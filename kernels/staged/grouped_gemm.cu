@@ -195,8 +195,9 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
 
   const int warp = threadIdx.x / 32, warp_row = warp / 4, warp_column = warp % 4;
   Tile tile;
-  int64_t t = blockIdx.x;
-  if (!find_tile<kRole>(params, t, &tile)) return;
+  int t = blockIdx.x;
+  const Extent extent[2] = {extent_of<kRole>(params, 0), extent_of<kRole>(params, 1)};
+  if (!find_tile<kRole>(params, extent, t, &tile)) return;
 
   Loader<kRole> loader;
   Accumulators<kRole> sum;
@@ -233,7 +234,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
 
     const Tile done = tile;
     t += gridDim.x;
-    more = find_tile<kRole>(params, t, &tile);
+    more = find_tile<kRole>(params, extent, t, &tile);
     if (more) {
       loader.start(params, tile);
       loader.load_first(shared); /* after the last barrier every stage is free */

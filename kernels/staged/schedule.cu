@@ -45,6 +45,15 @@ __device__ int local_expert(const purr__schedule_params_t &params, int64_t id) {
   return id >= 0 && expert >= 0 && expert < params.num_local_experts ? (int)expert : -1;
 }
 
+/* The sum of the values of this and all lower lanes. */
+__device__ int warp_prefix_sum(int value) {
+  for (int d = 1; d < 32; d *= 2) {
+    int lower = __shfl_up_sync(kAllLanes, value, d);
+    if (threadIdx.x % 32 >= d) value += lower;
+  }
+  return value;
+}
+
 }  // namespace
 
 /* Launch 1.
@@ -75,15 +84,16 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
 
 /* Launch 2, same grid.
  * reads   chunk_count, chunk_bad of all blocks; the block's ids again
- * writes  its part's rows of the table and the padding of some experts; block 0 also the header, the per-expert arrays
- *         and the status. After a bad id the status alone */
+ * writes  its part's rows of the table and the padding and tiles of some experts; block 0 also the header, the
+ * per-expert arrays and the status. After a bad id the status alone */
 extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
   extern __shared__ int32_t shared[];
   const int num_experts = params.num_local_experts;
-  int32_t *total = shared;               /* [E_l] slots of the expert in all blocks */
-  int32_t *before = total + num_experts; /* [E_l] in earlier blocks */
-  int32_t *begin = before + num_experts; /* [E_l] first row of the expert */
-  int32_t *next = begin + num_experts;   /* [warps][E_l] next row that a warp gives out */
+  int32_t *total = shared;                   /* [E_l] slots of the expert in all blocks */
+  int32_t *before = total + num_experts;     /* [E_l] in earlier blocks */
+  int32_t *begin = before + num_experts;     /* [E_l] first row of the expert */
+  int32_t *first_tile = begin + num_experts; /* [E_l] first tile of the expert */
+  int32_t *next = first_tile + num_experts;  /* [warps][E_l] next row that a warp gives out */
   __shared__ int bad_block;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
@@ -130,26 +140,22 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
     const bool writes = blockIdx.x == 0;
     int row = 0, tile = 0, used = 0;
     for (int e0 = 0; e0 < num_experts; e0 += 32) {
-      int e = e0 + lane, count = e < num_experts ? total[e] : 0;
-      int rows = (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
-      int tiles = (count + PURR__TILE_ROWS - 1) / PURR__TILE_ROWS;
-      int rows_sum = rows, tiles_sum = tiles, used_sum = count;
-      for (int d = 1; d < 32; d *= 2) {
-        int r = __shfl_up_sync(kAllLanes, rows_sum, d), t = __shfl_up_sync(kAllLanes, tiles_sum, d),
-            u = __shfl_up_sync(kAllLanes, used_sum, d);
-        if (lane >= d) rows_sum += r, tiles_sum += t, used_sum += u;
-      }
+      const int e = e0 + lane, count = e < num_experts ? total[e] : 0;
+      const int rows = (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
+      const int tiles = (count + PURR__TILE_ROWS - 1) / PURR__TILE_ROWS;
+      const int rows_to = warp_prefix_sum(rows), tiles_to = warp_prefix_sum(tiles);
       if (e < num_experts) {
-        begin[e] = row + rows_sum - rows;
+        begin[e] = row + rows_to - rows;
+        first_tile[e] = tile + tiles_to - tiles;
         if (writes) {
           params.table.expert_count[e] = count;
-          params.table.expert_begin[e] = row + rows_sum - rows;
-          params.table.tile_begin[e] = tile + tiles_sum - tiles;
+          params.table.expert_begin[e] = begin[e];
+          params.table.tile_begin[e] = first_tile[e];
         }
       }
-      row += __shfl_sync(kAllLanes, rows_sum, 31);
-      tile += __shfl_sync(kAllLanes, tiles_sum, 31);
-      used += __shfl_sync(kAllLanes, used_sum, 31);
+      row += __shfl_sync(kAllLanes, rows_to, 31);
+      tile += __shfl_sync(kAllLanes, tiles_to, 31);
+      used += __reduce_add_sync(kAllLanes, count);
     }
     if (writes && lane == 0) {
       params.table.expert_begin[num_experts] = row;
@@ -195,10 +201,12 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
     __syncwarp();
   }
 
-  /* Padding: a warp for each expert. */
+  /* Padding, and the experts of the tiles: a warp for each expert. */
   for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += num_blocks * num_warps) {
     int end = begin[e] + (total[e] + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
     for (int row = begin[e] + total[e] + lane; row < end; row += 32)
       params.table.row_rank[row] = params.table.row_slot[row] = -1;
+    for (int tile = lane; tile * PURR__TILE_ROWS < total[e]; tile += 32)
+      params.table.tile_expert[first_tile[e] + tile] = e;
   }
 }

@@ -24,7 +24,7 @@ constexpr int kTileColumns = kRole == Role::kGateUp ? kTileWeightRows / 2 : kTil
 struct Tile {
   int problem, expert;
   int row;      /* first row: of the table, or of the dense problem */
-  int num_rows; /* rows in use, 1 to kTileRows */
+  int num_rows; /* rows in use, at most kTileRows */
   int column;   /* first output column */
 };
 
@@ -38,21 +38,6 @@ __device__ __forceinline__ int num_row_tiles(const purr__gemm_t &gemm) {
                                     : (int)((gemm.num_rows + kTileRows - 1) / kTileRows);
 }
 
-/* The last e with begin[e] <= value, by all lanes of a warp together: each round looks at 32 places. begin[0] <= value
- * < begin[num]. */
-__device__ __forceinline__ int last_at_most(const int32_t *begin, int num, int value) {
-  const int lane = threadIdx.x % 32;
-  int first = 0;
-  while (num > 1) {
-    int step = (num + 31) / 32, at = lane * step;
-    unsigned reached = __ballot_sync(0xFFFFFFFFu, at < num && begin[first + at] <= value);
-    int last = (__popc(reached) - 1) * step;
-    first += last;
-    num = min(step, num - last);
-  }
-  return first;
-}
-
 /* The rows that one expert has in a problem. */
 struct Segment {
   int expert;
@@ -60,37 +45,46 @@ struct Segment {
   int first_row, num_rows;
 };
 
-/* The expert of the row_tile-th row tile, by all lanes of a warp together. */
-__device__ __forceinline__ Segment find_segment(const purr__gemm_t &gemm, int row_tile) {
+__device__ __forceinline__ Segment segment_of(const purr__gemm_t &gemm, int expert) {
   if (gemm.tile_begin == nullptr) return {0, 0, num_row_tiles(gemm), 0, (int)gemm.num_rows};
-  const int e = last_at_most(gemm.tile_begin, gemm.num_experts, row_tile);
-  const int before = gemm.tile_begin[e];
-  return {e, before, gemm.tile_begin[e + 1] - before, gemm.expert_begin[e], gemm.expert_count[e]};
+  const int before = gemm.tile_begin[expert];
+  return {expert, before, gemm.tile_begin[expert + 1] - before, gemm.expert_begin[expert], gemm.expert_count[expert]};
+}
+
+/* Those of the expert that the row_tile-th row tile of the problem belongs to. */
+__device__ __forceinline__ Segment find_segment(const purr__gemm_t &gemm, int row_tile) {
+  return segment_of(gemm, gemm.tile_begin != nullptr ? gemm.tile_expert[row_tile] : 0);
 }
 
 template <Role kRole>
 __device__ __forceinline__ Tile tile_of(const Segment &segment, int problem, int row_tile, int column_tile) {
   return {problem, segment.expert, segment.first_row + row_tile * kTileRows,
-          min(segment.num_rows - row_tile * kTileRows, kTileRows), column_tile * kTileColumns<kRole>};
+          max(0, min(segment.num_rows - row_tile * kTileRows, kTileRows)), column_tile * kTileColumns<kRole>};
 }
 
-/* Tile number `t`, by all lanes of a warp together; false when there are not that many. */
+/* How many tiles a problem has each way. */
+struct Extent {
+  int rows, columns;
+};
+
 template <Role kRole>
-__device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, int64_t t, Tile *tile) {
-  for (int p = 0; p < params.num_problems; p++) {
-    const purr__gemm_t &gemm = params.problem[p];
-    const int columns = num_column_tiles<kRole>(gemm);
-    const int64_t num_tiles = (int64_t)num_row_tiles(gemm) * columns;
-    if (t >= num_tiles) {
-      t -= num_tiles;
-      continue;
-    }
-    const Segment segment = find_segment(gemm, (int)(t / columns));
-    const int within = (int)(t - (int64_t)segment.row_tiles_before * columns);
-    *tile = tile_of<kRole>(segment, p, within % segment.row_tiles, within / segment.row_tiles);
-    return true;
-  }
-  return false;
+__device__ __forceinline__ Extent extent_of(const purr__gemm_params_t &params, int problem) {
+  if (problem >= params.num_problems) return {0, 0};
+  return {num_row_tiles(params.problem[problem]), num_column_tiles<kRole>(params.problem[problem])};
+}
+
+/* Tile number `t`; false when there are not that many. */
+template <Role kRole>
+__device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, const Extent (&extent)[2], int t,
+                                          Tile *tile) {
+  const int problem = t >= extent[0].rows * extent[0].columns;
+  if (problem == 1) t -= extent[0].rows * extent[0].columns;
+  const Extent size = problem == 0 ? extent[0] : extent[1];
+  if (t >= size.rows * size.columns) return false;
+  const Segment segment = find_segment(params.problem[problem], t / size.columns);
+  const int within = t - segment.row_tiles_before * size.columns;
+  *tile = tile_of<kRole>(segment, problem, within % segment.row_tiles, within / segment.row_tiles);
+  return true;
 }
 
 /* What the table says of a row, where its place depends on it. */
@@ -129,8 +123,8 @@ __device__ __forceinline__ const char *weight_address(const purr__weight_t &weig
 
 /* ---------------------------------------------------------------------------------------------------- epilogue
  *
- * mma.sync and wgmma leave accumulators alike: in each group of 8 columns, lane q of a quad holds columns 2q and 2q+1
- * of its row. Four groups (32 columns) of one row go to memory together. */
+ * mma.sync leaves accumulators so: in each group of 8 columns, lane q of a quad holds columns 2q and 2q+1 of its row.
+ * Four groups (32 columns) of one row go to memory together. */
 
 struct Pairs {
   uint32_t pair[4]; /* BF16 pairs of this lane in the four groups */
@@ -166,14 +160,23 @@ __device__ __forceinline__ void store_columns(char *row, int column, int n, Pair
   if (row != nullptr && column < n) ptx::st_16(row + column * 2, v);
 }
 
+/* The clamp that a problem asks for: none is one at infinity. */
+__device__ __forceinline__ float clamp_limit(const purr__gemm_t &gemm) {
+  return gemm.swiglu_limit > 0 ? gemm.swiglu_limit : __int_as_float(0x7F800000);
+}
+
 /* a = silu(g) * u in FP32. NaN passes the clamp. */
 __device__ __forceinline__ float swiglu(float g, float u, float limit) {
-  if (limit > 0) {
-    g = g > limit ? limit : g;
-    u = u > limit ? limit : u < -limit ? -limit : u;
-  }
   constexpr float kMinusLog2E = -1.44269504088896340736f;
+  g = ptx::min_nan(g, limit);
+  u = ptx::max_nan(ptx::min_nan(u, limit), -limit);
   return g * ptx::rcp_approx(1.0f + ptx::ex2_approx(g * kMinusLog2E)) * u;
+}
+
+/* The same of two columns, BF16 in and out. */
+__device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u, float limit) {
+  return ptx::pack_bf16x2(swiglu(ptx::low_bf16(g), ptx::low_bf16(u), limit),
+                          swiglu(ptx::high_bf16(g), ptx::high_bf16(u), limit));
 }
 
 /* One row of a tile on its way out: where its columns go. */
@@ -209,8 +212,7 @@ __device__ __forceinline__ void store_gate_up(const purr__gemm_t &gemm, const Ro
   for (int j = 0; j < 4; j++) {
     g.pair[j] = ptx::pack_bf16x2(first[j][0], first[j][1]);
     u.pair[j] = ptx::pack_bf16x2(second[j][0], second[j][1]);
-    a.pair[j] = ptx::pack_bf16x2(swiglu(ptx::low_bf16(g.pair[j]), ptx::low_bf16(u.pair[j]), gemm.swiglu_limit),
-                                 swiglu(ptx::high_bf16(g.pair[j]), ptx::high_bf16(u.pair[j]), gemm.swiglu_limit));
+    a.pair[j] = swiglu_pair(g.pair[j], u.pair[j], clamp_limit(gemm));
   }
   store_columns(target.c, column, gemm.n, a);
   if (gemm.saved[0].data != nullptr) store_columns(target.gate, column, gemm.n, g);

@@ -95,6 +95,7 @@ inline purr__gemm_t routed(const Layer &l, bool down) {
   g.expert_count = l.table.expert_count;
   g.expert_begin = l.table.expert_begin;
   g.tile_begin = l.table.tile_begin;
+  g.tile_expert = l.table.tile_expert;
   g.row_rank = l.table.row_rank;
   g.row_slot = l.table.row_slot;
   g.num_experts = l.num_experts / l.num_ranks;
@@ -102,6 +103,7 @@ inline purr__gemm_t routed(const Layer &l, bool down) {
   const purr__rows_t a = {l.a, nullptr, l.intermediate, PURR__ROWS_DENSE, 0};
   if (!down) {
     g.a = l.x;
+    if (g.a.by_rank != nullptr) g.a.data = nullptr; /* the ranks' addresses are those of row 0 */
     g.a.placement = PURR__ROWS_TOKEN;
     g.b[0] = l.gate;
     g.b[1] = l.up;
@@ -116,6 +118,7 @@ inline purr__gemm_t routed(const Layer &l, bool down) {
     g.a = a;
     g.b[0] = l.down;
     g.c = l.y;
+    if (g.c.by_rank != nullptr) g.c.data = nullptr;
     g.c.placement = PURR__ROWS_SLOT;
     g.n = (int)l.hidden;
     g.k = (int)l.intermediate;

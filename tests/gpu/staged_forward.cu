@@ -288,7 +288,7 @@ struct Case {
       saved_gate = Buffer((size_t)(rows * s.I) * 2);
       saved_up = Buffer((size_t)(rows * s.I) * 2);
     }
-    table = Buffer(64 + (size_t)(El * 3 + 2 + 2 * rows) * 4);
+    table = Buffer(64 + (size_t)(El * 3 + 2 + 2 * rows + rows / PURR__SEGMENT_ROWS) * 4);
     const int chunks_per_rank = purr__schedule_chunks(max_tokens * s.K, num_ranks);
     chunks = Buffer((size_t)(num_ranks * chunks_per_rank * (El + 1)) * 4);
     status = Buffer(sizeof(purr__device_status_t));
@@ -357,7 +357,8 @@ struct Case {
     l.table.expert_count = reinterpret_cast<int32_t *>(at + 64);
     l.table.expert_begin = l.table.expert_count + El;
     l.table.tile_begin = l.table.expert_begin + El + 1;
-    l.table.row_rank = l.table.tile_begin + El + 1;
+    l.table.tile_expert = l.table.tile_begin + El + 1;
+    l.table.row_rank = l.table.tile_expert + rows / PURR__SEGMENT_ROWS;
     l.table.row_slot = l.table.row_rank + rows;
     l.chunk_bad = reinterpret_cast<int32_t *>(chunks.data());
     l.chunk_count = l.chunk_bad + num_ranks * chunks_per_rank;
@@ -444,7 +445,7 @@ struct Case {
       for (size_t s = 0; s < all_ids[r].size(); s++)
         if (all_ids[r][s] >= first && all_ids[r][s] < first + El)
           expert[(size_t)(all_ids[r][s] - first)].push_back({(int)r, (int)s});
-    std::vector<int32_t> count, begin = {0}, tiles = {0}, rank, slot;
+    std::vector<int32_t> count, begin = {0}, tiles = {0}, tile_expert, rank, slot;
     int64_t used = 0;
     for (auto &rows : expert) {
       count.push_back((int)rows.size());
@@ -453,6 +454,7 @@ struct Case {
       while (rank.size() % 64) rank.push_back(-1), slot.push_back(-1);
       begin.push_back((int)rank.size());
       tiles.push_back(tiles.back() + ((int)rows.size() + 127) / 128);
+      tile_expert.resize((size_t)tiles.back(), (int)begin.size() - 2);
     }
     const purr__device_table_header_t want = {used, (int64_t)rank.size(), El, {0, 0, 0, 0, 0}};
     auto got = table.download<purr__device_table_header_t>(1)[0];
@@ -465,6 +467,7 @@ struct Case {
     expect(same(layer.table.expert_count, count), name + ": expert_count");
     expect(same(layer.table.expert_begin, begin), name + ": expert_begin");
     expect(same(layer.table.tile_begin, tiles), name + ": tile_begin");
+    expect(same(layer.table.tile_expert, tile_expert), name + ": tile_expert");
     expect(same(layer.table.row_rank, rank), name + ": row_rank");
     expect(same(layer.table.row_slot, slot), name + ": row_slot");
     purr__device_status_t st = device_status();

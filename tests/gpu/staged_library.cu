@@ -56,6 +56,7 @@ void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64
   l->table.expert_count = allocate<int32_t>(E);
   l->table.expert_begin = allocate<int32_t>(E + 1);
   l->table.tile_begin = allocate<int32_t>(E + 1);
+  l->table.tile_expert = allocate<int32_t>(rows / PURR__SEGMENT_ROWS);
   l->table.row_rank = allocate<int32_t>(rows);
   l->table.row_slot = allocate<int32_t>(rows);
   const int chunks = purr__schedule_chunks(T * K, 1);
@@ -79,8 +80,9 @@ int staged_run(void *layer, void *stream, int use_wgmma, int stages) {
 void staged_destroy(void *layer) {
   staged::Layer *l = static_cast<staged::Layer *>(layer);
   for (void *p : {(void *)l->y.data, l->shared_a, l->shared_out, (void *)l->table.header, (void *)l->table.expert_count,
-                  (void *)l->table.expert_begin, (void *)l->table.tile_begin, (void *)l->table.row_rank,
-                  (void *)l->table.row_slot, (void *)l->chunk_count, (void *)l->chunk_bad, (void *)l->status, l->a})
+                  (void *)l->table.expert_begin, (void *)l->table.tile_begin, (void *)l->table.tile_expert,
+                  (void *)l->table.row_rank, (void *)l->table.row_slot, (void *)l->chunk_count, (void *)l->chunk_bad,
+                  (void *)l->status, l->a})
     cudaFree(p);
   delete l;
 }
