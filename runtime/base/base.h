@@ -25,8 +25,8 @@ purr_status_t purr__fail_errno(purr_error_t *err, purr_status_t status, int erro
 void purr__fail_copy(purr_error_t *err, const purr_error_t *own);
 /* The one sentence for every failed allocation; `what` names the thing. */
 purr_status_t purr__fail_memory(purr_error_t *err, const char *what, uint64_t bytes);
-/* The calls return their own `status`. Said this way, the compiler knows that a failure is not OK, and does not doubt, where
- * a function is inlined, that the out parameters of a success were written. */
+/* The calls return their own `status`. Said this way, the compiler knows that a failure is not OK, and does not doubt,
+ * where a function is inlined, that the out parameters of a success were written. */
 static inline purr_status_t purr__failed(purr_status_t returned, purr_status_t status) {
   (void)returned;
   return status;
@@ -40,7 +40,8 @@ static inline purr_status_t purr__failed(purr_status_t returned, purr_status_t s
 /* ---- structs of other versions (error.c) ----
  * read: copies the caller's struct into `own`, zero-filling what an older caller does not have; refuses a non-zero
  * unknown tail. write: fills the caller's struct as far as its struct_size reaches. `name` is for the message. */
-purr_status_t purr__read_struct(void *own, uint32_t own_bytes, const void *callers, const char *name, purr_error_t *err);
+purr_status_t purr__read_struct(void *own, uint32_t own_bytes, const void *callers, const char *name,
+                                purr_error_t *err);
 purr_status_t purr__write_struct(void *callers, const void *own, uint32_t own_bytes, const char *name,
                                  purr_error_t *err);
 
@@ -64,8 +65,8 @@ typedef enum purr__kind {
 typedef struct purr__object {
   purr__kind_t kind;
   atomic_int num_refs;
-  purr_context_t *context;       /* retained, except by the context itself */
-  void (*free)(void *object);    /* frees what the object holds; its own memory and `context` are freed after it */
+  purr_context_t *context;    /* retained, except by the context itself */
+  void (*free)(void *object); /* frees what the object holds; its own memory and `context` are freed after it */
 } purr__object_t;
 
 /* Allocates a zeroed object of `bytes` with one reference and retains its context. `free` may be NULL. */
@@ -92,10 +93,10 @@ purr_status_t purr__context_part(purr_context_t *context, purr__part_t part, pur
 
 /* ---- memory (memory.c) ----
  * All of the library's memory comes through the context's hooks, 64-byte aligned. */
-void *purr__allocate(purr_context_t *context, uint64_t bytes);        /* not cleared; NULL when out of memory */
+void *purr__allocate(purr_context_t *context, uint64_t bytes); /* not cleared; NULL when out of memory */
 void *purr__allocate_zeroed(purr_context_t *context, uint64_t bytes);
 void *purr__reallocate(purr_context_t *context, void *memory, uint64_t bytes); /* keeps the content */
-void purr__release(purr_context_t *context, void *memory);            /* NULL is fine */
+void purr__release(purr_context_t *context, void *memory);                     /* NULL is fine */
 char *purr__duplicate(purr_context_t *context, const char *text);
 /* a*b and a+b; false when they do not fit in 63 bits, so that sizes stay valid as int64 too. */
 bool purr__multiply(uint64_t a, uint64_t b, uint64_t *out);

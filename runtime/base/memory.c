@@ -1,5 +1,5 @@
-/* The library's memory, through the context's hooks. A 64-byte header in front of each block remembers its size, so that
- * the caller's release hook gets it back. */
+/* The library's memory, through the context's hooks. A 64-byte header in front of each block remembers its size, so
+ * that the caller's release hook gets it back. */
 #include <stdlib.h>
 
 #include "base/context.h"
@@ -57,4 +57,6 @@ bool purr__multiply(uint64_t a, uint64_t b, uint64_t *out) {
   return !__builtin_mul_overflow(a, b, out) && *out <= INT64_MAX;
 }
 
-bool purr__add(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_overflow(a, b, out) && *out <= INT64_MAX; }
+bool purr__add(uint64_t a, uint64_t b, uint64_t *out) {
+  return !__builtin_add_overflow(a, b, out) && *out <= INT64_MAX;
+}

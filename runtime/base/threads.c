@@ -2,7 +2,8 @@
  *
  * parallel_for publishes a job in a list; the calling thread and idle workers take task numbers from it until none is
  * left. The caller always works itself, so a job finishes even if no worker ever comes, and jobs of several callers
- * cannot block each other. Workers start at the first job that can use them: a context that only parses never has any. */
+ * cannot block each other. Workers start at the first job that can use them: a context that only parses never has any.
+ */
 #include <pthread.h>
 #include <time.h>
 

@@ -1,7 +1,7 @@
-/* The arithmetic of the host backend. Every function gives the same bits for any number of threads, any compiler and any
- * instruction set: each GEMM element is one chain of fused multiply-adds over ascending k, starting at +0 (or at the
- * element of `initial`); elementwise work uses the project's own exp; reductions have a fixed lane order. Results that
- * are NaN are the canonical NaN of base/bf16.h. */
+/* The arithmetic of the host backend. Every function gives the same bits for any number of threads, any compiler and
+ * any instruction set: each GEMM element is one chain of fused multiply-adds over ascending k, starting at +0 (or at
+ * the element of `initial`); elementwise work uses the project's own exp; reductions have a fixed lane order. Results
+ * that are NaN are the canonical NaN of base/bf16.h. */
 #ifndef PURR_HOST_MATH_H
 #define PURR_HOST_MATH_H
 
@@ -41,8 +41,8 @@ void purr__host_gemm(purr_context_t *context, const purr__gemm_t *problems, int6
  * silu(g) = g * sigmoid(g) in FP32. */
 void purr__host_swiglu(const purr__bf16_t *g, const purr__bf16_t *u, int64_t num, float limit, purr__bf16_t *a);
 
-/* One row of the SwiGLU backward. d_a1 is dA' = dO.Wd in FP32, `weight` is s. a is recomputed as above (its bf16 value).
- *   d_gate = bf16(s*dA' * u * silu'(g)),  d_up = bf16(s*dA' * silu(g)),  zero gradient where the clamp acted,
+/* One row of the SwiGLU backward. d_a1 is dA' = dO.Wd in FP32, `weight` is s. a is recomputed as above (its bf16
+ * value). d_gate = bf16(s*dA' * u * silu'(g)),  d_up = bf16(s*dA' * silu(g)),  zero gradient where the clamp acted,
  *   scaled_a = bf16(s * a)
  * Returns ds = sum of dA' * a in FP32: partials over 64 columns with 16 fixed lanes each, added in ascending order.
  * scaled_a may be NULL. */
