@@ -272,23 +272,27 @@ __device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const
  * waits on  full
  * signals   empty, in both blocks */
 template <Role kRole>
-__device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params, SharedStorage *shared, int consumer) {
+__device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params, SharedStorage *shared, int block,
+                                               int consumer) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
   const int first_row = consumer * kConsumerRows;
+  /* Called when all lanes are done with the stage. */
   auto release = [&](int stage) {
-    if (lane < kCluster) ptx::mbarrier_arrive_release_cta_at(&shared->empty[stage], lane);
+    if (lane == 0) ptx::mbarrier_arrive_release(&shared->empty[stage]);
+    if (lane == 1) ptx::mbarrier_arrive_release_cta_at(&shared->empty[stage], block ^ 1);
   };
   Ring ring;
   for (;;) {
     ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
     const Tile tile = shared->tile[ring.stage];
+    __syncwarp(); /* every lane has it before one releases the stage */
     if (tile.problem < 0) break;
     const purr__gemm_t &gemm = params.problem[tile.problem];
     const int num_steps = (gemm.k + kStageK - 1) / kStageK;
     if (first_row >= tile.num_rows) {
       for (int step = 0; step < num_steps; step++) {
         ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
-        __syncwarp(); /* all lanes have read the tile */
+        __syncwarp(); /* no lane still waits for this round when the next begins */
         release(ring.stage);
         ring.advance();
       }
@@ -379,7 +383,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
       load_units(params, shared, block);
   } else {
     ptx::setmaxnreg_inc<kConsumerRegisters<kRole>>();
-    multiply_tiles<kRole>(params.gemm, shared, warpgroup - 1);
+    multiply_tiles<kRole>(params.gemm, shared, block, warpgroup - 1);
   }
   __syncwarp();
   ptx::cluster_sync_acq_rel(); /* no block leaves while the other may still signal it */
