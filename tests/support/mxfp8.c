@@ -17,14 +17,16 @@ uint8_t purr_test_e4m3_nearest(double value) {
     for (int code = 0; code < 127; code++) values[code] = purr_test_e4m3_value((uint8_t)code);
   if (!isfinite(value)) return 0x7F;
   const double magnitude = fabs(value);
-  int best = 0;
-  double best_distance = magnitude;
-  for (int code = 1; code < 127; code++) {
-    const double distance = fabs(values[code] - magnitude);
-    if (distance > best_distance || (distance == best_distance && code % 2 != 0)) continue;
-    best = code;
-    best_distance = distance;
+  int below = 0, above = 126; /* the codes on both sides, since values ascend */
+  while (above - below > 1) {
+    const int middle = (below + above) / 2;
+    if (values[middle] <= magnitude)
+      below = middle;
+    else
+      above = middle;
   }
+  const double to_below = magnitude - values[below], to_above = fabs(values[above] - magnitude);
+  const int best = to_below < to_above || (to_below == to_above && below % 2 == 0) ? below : above;
   return (uint8_t)(best | (signbit(value) ? 0x80 : 0));
 }
 

@@ -7,7 +7,7 @@
 
 /* The value of an E4M3 code; NaN for 0x7F and 0xFF. */
 double purr_test_e4m3_value(uint8_t code);
-/* The code nearest to `value`: every code is looked at, ties go to the even mantissa, beyond 448 saturates. */
+/* The code nearest to `value`: ties go to the even mantissa, beyond 448 saturates. */
 uint8_t purr_test_e4m3_nearest(double value);
 /* The scale byte of a block with this largest magnitude. */
 uint8_t purr_test_e8m0_of_amax(double amax, int32_t rule);
