@@ -29,6 +29,15 @@ typedef struct purr__device_status {
   int64_t num_rows, num_padded_rows; /* of the table; 0 after a bad id */
 } purr__device_status_t;
 
+/* The head of a rank's symmetric memory. Zero at first. */
+typedef struct purr__device_rank_header {
+  uint64_t plan_hash;
+  int64_t num_tokens; /* T of the call that runs */
+  uint64_t epoch;     /* barriers that this rank has come to */
+  int32_t broken;     /* 1 + the rank that did not come; stays */
+  int32_t reserved;
+} purr__device_rank_header_t;
+
 /* The head of a routing table: runtime/schedule/table.h, purr__table_header_t. */
 typedef struct purr__device_table_header {
   int64_t num_rows, num_padded_rows;
@@ -41,7 +50,7 @@ typedef struct purr__ids {
   const void *data;             /* int32 or int64 [num_tokens, K] */
   const int64_t *num_tokens_at; /* where T of that rank stands, or NULL: num_tokens below */
   int64_t num_tokens;
-  int64_t row_stride, column_stride;
+  int64_t row_stride, column_stride; /* row_stride 0: K */
   int32_t is_int64;
   int32_t reserved;
 } purr__ids_t;
@@ -71,6 +80,7 @@ typedef struct purr__schedule_params {
   int32_t *chunk_bad; /* scratch [blocks]: first slot with a bad id in the block's part, -1 without */
   purr__device_table_t table;
   purr__device_status_t *status;
+  const purr__device_rank_header_t *header; /* this rank's, or NULL: when it is broken nothing is read */
 } purr__schedule_params_t;
 
 /* Blocks for one rank: enough that a block has about 1024 slots, few enough that summing over the blocks stays cheap.
@@ -100,8 +110,8 @@ enum {
 
 /* A BF16 matrix whose rows the kernel gathers or scatters. Rows start at multiples of 16 bytes. */
 typedef struct purr__rows {
-  void *data;           /* row 0; where by_rank is set, unused */
-  void *const *by_rank; /* [R] row 0 on each source rank, or NULL: all on `data` */
+  void *data;           /* row 0; with by_rank, the bytes from each of its addresses to row 0 */
+  void *const *by_rank; /* [R] where each source rank's memory is, or NULL */
   int64_t row_stride;
   int32_t placement; /* PURR__ROWS_* */
   int32_t reserved;
@@ -186,12 +196,35 @@ typedef struct purr__slot_sum_params {
 
 #define PURR__SLOT_SUM_COLUMNS 2048
 
+/* ------------------------------------------------------------------------------------------------------- exchange */
+
+/* purr_exchange */
+typedef struct purr__exchange_params {
+  purr__ids_t ids; /* this rank's */
+  const void *x;   /* bf16 [T, H] */
+  int64_t x_row_stride;
+  void *tokens;     /* bf16 [T, H], symmetric */
+  int32_t *ids_out; /* [T, K], symmetric */
+  purr__device_rank_header_t *header;
+  int32_t hidden, top_k;
+} purr__exchange_params_t;
+
+/* purr_barrier */
+typedef struct purr__barrier_params {
+  void *const *ranks;   /* device [R]: each rank's symmetric memory */
+  int64_t words_offset; /* of the barrier words there: uint64 [R] */
+  purr__device_rank_header_t *header;
+  purr__device_status_t *status; /* gets PEER_FAILED; may be NULL */
+  int64_t timeout_ns;
+  int32_t rank, num_ranks;
+} purr__barrier_params_t;
+
 static_assert(sizeof(void *) == 8, "the layouts are for 64-bit hosts");
 static_assert(sizeof(purr__device_status_t) == 48, "layout");
 static_assert(sizeof(purr__device_table_header_t) == 64, "layout");
 static_assert(sizeof(purr__ids_t) == 48, "layout");
 static_assert(sizeof(purr__device_table_t) == 56, "layout");
-static_assert(sizeof(purr__schedule_params_t) == 160, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 168, "layout");
 static_assert(offsetof(purr__schedule_params_t, chunk_count) == 80, "layout");
 static_assert(offsetof(purr__schedule_params_t, status) == 152, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");
@@ -204,6 +237,9 @@ static_assert(sizeof(purr__gemm_maps_t) == 448, "layout");
 static_assert(offsetof(purr__gemm_tma_params_t, gemm) == 896, "layout");
 static_assert(sizeof(purr__gemm_tma_params_t) == 1472, "layout");
 static_assert(sizeof(purr__slot_sum_params_t) == 168, "layout");
+static_assert(sizeof(purr__device_rank_header_t) == 32, "layout");
+static_assert(sizeof(purr__exchange_params_t) == 96, "layout");
+static_assert(sizeof(purr__barrier_params_t) == 48, "layout");
 static_assert(offsetof(purr__slot_sum_params_t, hidden) == 152, "layout");
 
 #endif

@@ -540,6 +540,14 @@ PURR_API purr_status_t purr_memory_copy(const purr_plan_t *plan, void *to, const
  * Threads: any, with no call using it. Collective: no. Since 0.1. */
 PURR_API void purr_memory_release(const purr_plan_t *plan, void *memory, uint64_t bytes);
 
+/* Creates a stream that does not wait for the default one; NULL with the host backend, which blocks.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, purr_error_t *err);
+
+/* Destroys a stream of purr_stream_create once its work is done. NULL does nothing.
+ * Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_stream_destroy(const purr_plan_t *plan, void *stream);
+
 /* Waits until all work of the stream is done; returns at once with the host backend.
  * @param stream  CUstream, NULL = the default stream.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CUDA, DEVICE_LOST, FORKED. Since 0.1. */

@@ -35,7 +35,7 @@ __device__ Part part_of_block(const purr__schedule_params_t &params) {
 
 __device__ int64_t load_id(const purr__ids_t &ids, int slot, int top_k) {
   int token = slot / top_k;
-  int64_t at = token * ids.row_stride + (slot - token * top_k) * ids.column_stride;
+  int64_t at = token * (ids.row_stride != 0 ? ids.row_stride : top_k) + (slot - token * top_k) * ids.column_stride;
   return ids.is_int64 ? static_cast<const int64_t *>(ids.data)[at] : static_cast<const int32_t *>(ids.data)[at];
 }
 
@@ -60,6 +60,7 @@ __device__ int warp_prefix_sum(int value) {
  * reads   all ids
  * writes  chunk_count, chunk_bad: this block's row */
 extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params) {
+  if (params.header != nullptr && params.header->broken != 0) return;
   extern __shared__ int32_t count[]; /* [E_l] */
   __shared__ int first_bad;
 
@@ -87,6 +88,11 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
  * writes  its part's rows of the table and the padding and tiles of some experts; block 0 also the header, the
  * per-expert arrays and the status. After a bad id the status alone */
 extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
+  if (params.header != nullptr && params.header->broken != 0) {
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+      *params.status = {PURR_STATUS_PEER_FAILED, params.header->broken - 1, -1, -1, -1, 0, 0};
+    return;
+  }
   extern __shared__ int32_t shared[];
   const int num_experts = params.num_local_experts;
   int32_t *total = shared;                   /* [E_l] slots of the expert in all blocks */

@@ -104,7 +104,8 @@ __device__ __forceinline__ RowPlace load_place(const purr__gemm_t &gemm, const p
 /* Where row `row` of an operand lives. */
 __device__ __forceinline__ char *row_address(const purr__gemm_t &gemm, const purr__rows_t &rows, int row,
                                              RowPlace place) {
-  char *base = static_cast<char *>(rows.by_rank != nullptr ? rows.by_rank[place.rank] : rows.data);
+  char *base = static_cast<char *>(rows.data);
+  if (rows.by_rank != nullptr) base = static_cast<char *>(rows.by_rank[place.rank]) + reinterpret_cast<intptr_t>(base);
   int64_t at = rows.placement == PURR__ROWS_DENSE   ? row
                : rows.placement == PURR__ROWS_TOKEN ? place.slot / gemm.top_k
                                                     : place.slot;

@@ -212,7 +212,13 @@ static purr_status_t allocate_part(team_t *team, struct offer *offer, purr_error
   void *memory = NULL;
   if (offer->device != NULL) {
     purr_status_t status = purr__device_allocate(offer->device, offer->bytes, what, &memory, err);
-    if (status != PURR_STATUS_OK) return status;
+    /* Barrier words count from zero, and peers look at them as soon as all have come. */
+    if (status == PURR_STATUS_OK) status = purr__device_fill(offer->device, memory, 0, offer->bytes, NULL, err);
+    if (status == PURR_STATUS_OK) status = purr__device_synchronize(offer->device, NULL, err);
+    if (status != PURR_STATUS_OK) {
+      purr__device_release(offer->device, memory, offer->bytes);
+      return status;
+    }
   } else {
     memory = purr__allocate(team->context, offer->bytes);
     if (memory == NULL) return purr__fail_memory(err, what, offer->bytes);
@@ -264,6 +270,12 @@ static void local_free(purr_group_t *group, purr__symmetric_t *block) {
 
 static char *local_address(const purr__symmetric_t *block, int rank) { return block->offer[rank].memory; }
 
+static bool local_shares_device(const purr__symmetric_t *block, int rank) {
+  for (int r = 0; r < block->num_ranks; r++)
+    if (r != rank && block->offer[r].device != NULL && block->offer[r].device == block->offer[rank].device) return true;
+  return false;
+}
+
 /* ---- lifetime ---- */
 
 /* The caller gives the rank up: nobody will drive it again, even if a workspace still holds the object. */
@@ -284,6 +296,7 @@ static const purr__group_ops_t local_ops = {
     .barrier = local_barrier,
     .query_status = local_query_status,
     .leave = local_leave,
+    .shares_device = local_shares_device,
 };
 
 static void team_free(team_t *team) {

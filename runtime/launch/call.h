@@ -51,6 +51,8 @@ typedef struct purr__backend {
   /* Optional: what can be made of the weights once, and its end. */
   purr_status_t (*prepare_weights)(purr_weights_t *weights, purr_error_t *err);
   void (*release_weights)(purr_weights_t *weights);
+  /* Optional: what kernels need to know of the workspace and of the other ranks. */
+  purr_status_t (*prepare_workspace)(purr_workspace_t *workspace, purr_error_t *err);
   /* The calls only enqueue: the result is then finished by what the backend enqueued last. */
   bool is_asynchronous;
 } purr__backend_t;

@@ -45,6 +45,8 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
       {"gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},
       {"down", sizeof(purr__gemm_params_t), &plan->kernels.down, false},
       {"slot_sum", sizeof(purr__slot_sum_params_t), &plan->kernels.slot_sum, false},
+      {"exchange", sizeof(purr__exchange_params_t), &plan->kernels.exchange, false},
+      {"barrier", sizeof(purr__barrier_params_t), &plan->kernels.barrier, false},
       {"gate_up_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.gate_up_tma, true},
       {"down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
   };
@@ -62,9 +64,6 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
 static purr_status_t try_staged(purr_plan_t *plan, int device_idx, purr_error_t *err) {
   if (plan->layer.precision != PURR_PRECISION_BF16)
     return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the staged backend has no MXFP8 kernels yet");
-  if (plan->layer.num_ranks > 1)
-    return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the staged backend serves one rank, the layer has %d",
-                      plan->layer.num_ranks);
   purr__device_t *device = NULL;
   const purr__kernels_t *kernels = NULL;
   purr_status_t status = purr__device_get(plan->object.context, device_idx, &device, err);

@@ -38,6 +38,7 @@ static bool lay_out_table(purr_plan_t *plan) {
   if (plan->backend == PURR_BACKEND_HOST) return fits;
   TABLE(STATUS, "how the building went", HEADER_REGION_BYTES, 1);
   TABLE(TILE_BEGIN, "first tile of each expert", plan->num_local_experts + 1, sizeof(int32_t));
+  TABLE(TILE_EXPERT, "expert of each tile", plan->max_rows / PURR__SEGMENT_ROWS, sizeof(int32_t));
   return fits;
 }
 
@@ -47,6 +48,7 @@ static bool lay_out_symmetric(purr_plan_t *plan) {
   const int64_t peers_tokens = layer->num_ranks > 1 ? tokens : 0;
   bool fits = true;
   SYM(HEADER, "header", HEADER_REGION_BYTES, 1, 1);
+  SYM(BARRIER, "barrier words", plan->backend != PURR_BACKEND_HOST ? layer->num_ranks : 0, 1, sizeof(uint64_t));
   SYM(IDS, "expert ids", tokens, top_k, sizeof(int32_t));
   SYM(TOPK_WEIGHTS, "router weights", tokens, top_k, sizeof(float));
   SYM(TOKENS, "tokens", peers_tokens, hidden, 2);
@@ -103,8 +105,6 @@ static bool lay_out_staged(purr_plan_t *plan) {
   const int64_t chunks = layer->num_ranks * (int64_t)purr__schedule_chunks(tokens * layer->top_k, layer->num_ranks);
   bool fits = true;
   WS(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1, 1);
-  WS(RANKS, "rank list", layer->num_ranks, sizeof(void *), 1, 1);
-  WS(SOURCES, "sources of the ids", layer->num_ranks, sizeof(purr__ids_t), 1, 1);
   WS(CHUNK_COUNT, "counts of the schedule's parts", chunks, plan->num_local_experts, 1, sizeof(int32_t));
   WS(CHUNK_BAD, "bad ids of the schedule's parts", chunks, 1, 1, sizeof(int32_t));
   WS(RING_A, "activations", plan->max_rows, layer->intermediate_size, 1, 2);

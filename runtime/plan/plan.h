@@ -13,7 +13,9 @@ typedef struct purr__region {
 
 /* Memory that peers read and write; the same on every rank. */
 enum {
-  PURR__SYM_HEADER,         /* purr__rank_header_t */
+  PURR__SYM_HEADER,         /* host: see exchange.c; GPU: purr__device_rank_header_t */
+  PURR__SYM_BARRIER,        /* GPU: uint64 [R], the epoch that each rank has come to. Up to the ids, offsets depend on R
+                               alone, so that layers can share a workspace */
   PURR__SYM_IDS,            /* int32 [max_tokens, K] */
   PURR__SYM_TOPK_WEIGHTS,   /* fp32 [max_tokens, K] */
   PURR__SYM_TOKENS,         /* bf16 [max_tokens, H], x; absent when R = 1 */
@@ -26,9 +28,7 @@ enum {
 /* A rank's own memory. Row r of the schedule lives in ring row r mod macrobatch_rows. */
 enum {
   PURR__WS_SCHEDULE,    /* the routing table, where the caller gives none */
-  PURR__WS_RANKS,       /* host: for each rank the address of its ids and its number of tokens; GPU: the address of its
-                           symmetric memory */
-  PURR__WS_SOURCES,     /* GPU: purr__ids_t of each rank */
+  PURR__WS_RANKS,       /* host: for each rank the address of its ids and its number of tokens */
   PURR__WS_CHUNK_COUNT, /* GPU: scratch of the schedule, see purr__schedule_params_t */
   PURR__WS_CHUNK_BAD,
   PURR__WS_TASKS,         /* the host backend's list of the problems of one grouped GEMM: three an expert at most */
@@ -74,8 +74,9 @@ enum {
   PURR__TABLE_EXPERT_BEGIN,
   PURR__TABLE_ROW_RANK,
   PURR__TABLE_ROW_SLOT,
-  PURR__TABLE_STATUS,     /* GPU: purr__device_status_t, how the building went */
-  PURR__TABLE_TILE_BEGIN, /* GPU: int32 [E_l + 1], tiles of the grouped GEMMs before each expert */
+  PURR__TABLE_STATUS,      /* GPU: purr__device_status_t, how the building went */
+  PURR__TABLE_TILE_BEGIN,  /* GPU: int32 [E_l + 1], tiles of the grouped GEMMs before each expert */
+  PURR__TABLE_TILE_EXPERT, /* GPU: int32 [tiles], the expert of each tile */
   PURR__NUM_TABLE_REGIONS
 };
 
@@ -84,6 +85,7 @@ struct purr__kernel;
 /* The kernels of a GPU plan. The tma ones are NULL where the device has none. */
 typedef struct purr__plan_kernels {
   const struct purr__kernel *schedule_count, *schedule_place, *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
+  const struct purr__kernel *exchange, *barrier; /* used when R > 1 */
 } purr__plan_kernels_t;
 
 struct purr_plan {

@@ -349,7 +349,8 @@ static purr_status_t place_tokens(const layer_t *layer, rank_t *rank) {
 }
 
 static purr_status_t create_rank(const layer_t *layer, int64_t rank_idx, rank_t *rank) {
-  purr_status_t status = create_weights(layer, rank_idx, rank);
+  purr_status_t status = purr_stream_create(layer->plan, &rank->stream, &rank->err);
+  if (status == PURR_STATUS_OK) status = create_weights(layer, rank_idx, rank);
   if (status == PURR_STATUS_OK) status = place_tokens(layer, rank);
   if (status == PURR_STATUS_OK)
     status = purr_workspace_create(layer->plan, rank->group, NULL, &rank->workspace, &rank->err);
@@ -362,7 +363,7 @@ static purr_status_t create_rank(const layer_t *layer, int64_t rank_idx, rank_t 
 /* Waits for the call and takes its outcome: a GPU backend only enqueues it. */
 static purr_status_t finish_call(const layer_t *layer, rank_t *rank, purr_result_info_t *out_info) {
   *out_info = (purr_result_info_t){.struct_size = sizeof *out_info};
-  purr_status_t status = purr_stream_synchronize(layer->plan, NULL, &rank->err);
+  purr_status_t status = purr_stream_synchronize(layer->plan, rank->stream, &rank->err);
   if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, out_info, &rank->err);
   return status == PURR_STATUS_OK ? out_info->status : status;
 }
@@ -377,6 +378,7 @@ static purr_status_t forward_rank(const layer_t *layer, int64_t rank_idx, rank_t
   args.output = &rank->output;
   args.saved = rank->saved;
   args.result = rank->result;
+  args.stream = rank->stream;
   purr_status_t status = purr_forward(layer->plan, rank->workspace, &args, &rank->err);
   if (status == PURR_STATUS_OK) status = finish_call(layer, rank, &rank->forward);
   if (status == PURR_STATUS_OK)
@@ -409,6 +411,7 @@ static purr_status_t backward_rank(const layer_t *layer, int64_t rank_idx, rank_
   args.d_topk_weights = &d_topk_weights;
   args.d_weights = &gradients.desc;
   args.result = rank->result;
+  args.stream = rank->stream;
   purr_status_t status = purr_backward(layer->plan, rank->workspace, &args, &rank->err);
   return status == PURR_STATUS_OK ? finish_call(layer, rank, &rank->backward) : status;
 }
@@ -494,6 +497,7 @@ void layer_close(layer_t *layer) {
     purr_workspace_destroy(rank->workspace);
     purr_weights_destroy(rank->weights);
     release_placed(layer, rank);
+    purr_stream_destroy(layer->plan, rank->stream);
     purr_checkpoint_layer_destroy(rank->checkpoint_layer);
     purr_group_destroy(rank->group);
   }

@@ -113,6 +113,7 @@ typedef struct rank {
   int64_t first_token, num_tokens;
   placed_t placed[16]; /* weights and tokens on a GPU */
   int num_placed;
+  void *stream;                                    /* of its own, since ranks may share a device */
   purr_tensor_t x, topk_ids, topk_weights, output; /* of forward, where its backend has them */
   purr_group_t *group;                             /* NULL when R = 1, and once the rank has left */
   purr_checkpoint_layer_t *checkpoint_layer;

@@ -1,6 +1,8 @@
 /* The outcome of GPU calls, as the device writes it. */
 #include "result/mirror.h"
 
+#include <stdio.h>
+
 purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert) {
   return purr__fail_rank(
       err, PURR_STATUS_BAD_ROUTE, rank,
@@ -107,6 +109,9 @@ void purr__result_read_mirror(purr_result_t *result) {
     purr__fail_bad_route(&err, found->rank, found->token, found->slot, found->expert);
     memcpy(result->message, err.message, sizeof result->message);
   }
+  if (status == PURR_STATUS_PEER_FAILED)
+    snprintf(result->message, sizeof result->message,
+             "rank %d did not come within the group's timeout; the group is broken, make a new one", found->rank);
   for (int64_t e = 0; e < result->num_experts; e++) result->tokens_per_expert[e] = mirror->expert_count[e];
   read_time(result);
 }

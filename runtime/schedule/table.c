@@ -10,6 +10,7 @@ purr__table_t purr__table_at(const purr_plan_t *plan, void *memory) {
       .row_rank = (void *)(base + plan->table[PURR__TABLE_ROW_RANK].offset),
       .row_slot = (void *)(base + plan->table[PURR__TABLE_ROW_SLOT].offset),
       .tile_begin = (void *)(base + plan->table[PURR__TABLE_TILE_BEGIN].offset),
+      .tile_expert = (void *)(base + plan->table[PURR__TABLE_TILE_EXPERT].offset),
   };
 }
 

@@ -22,6 +22,7 @@ typedef struct purr__table {
   int32_t *row_rank;     /* [num_padded_rows] source rank, -1 in padding */
   int32_t *row_slot;     /* [num_padded_rows] token * K + k there, -1 in padding */
   int32_t *tile_begin;   /* GPU plans: [E_l + 1] tiles of the grouped GEMMs before each expert; no part of the table */
+  int32_t *tile_expert;  /* GPU plans: [tiles] the expert of each; likewise */
 } purr__table_t;
 
 /* The table's parts in a block of plan->table_bytes. */

@@ -55,3 +55,25 @@ purr_status_t purr_stream_synchronize(const purr_plan_t *plan, void *stream, pur
   if (status != PURR_STATUS_OK || plan->device == NULL) return status;
   return purr__device_synchronize(plan->device, stream, err);
 }
+
+purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, purr_error_t *err) {
+  if (out_stream == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_stream is NULL");
+  *out_stream = NULL;
+  purr_status_t status = purr__check(plan, PURR__PLAN, err);
+  if (status != PURR_STATUS_OK || plan->device == NULL) return status;
+  status = purr__device_enter(plan->device, err);
+  if (status != PURR_STATUS_OK) return status;
+  CUstream stream = NULL;
+  status = PURR__CUDA(plan->device, err, cuStreamCreateWithPriority, (&stream, CU_STREAM_NON_BLOCKING, 0),
+                      "creating a stream");
+  purr__device_leave(plan->device);
+  if (status == PURR_STATUS_OK) *out_stream = stream;
+  return status;
+}
+
+void purr_stream_destroy(const purr_plan_t *plan, void *stream) {
+  if (stream == NULL || purr__check(plan, PURR__PLAN, NULL) != PURR_STATUS_OK || plan->device == NULL) return;
+  if (purr__device_enter(plan->device, NULL) != PURR_STATUS_OK) return;
+  (void)plan->device->driver->cuda.cuStreamDestroy(stream);
+  purr__device_leave(plan->device);
+}

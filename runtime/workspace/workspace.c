@@ -1,11 +1,13 @@
 #include "workspace/workspace.h"
 
 #include "group/local.h"
+#include "launch/call.h"
 #include "workspace/memory.h"
 
 static void workspace_free(void *object) {
   purr_workspace_t *workspace = object;
   if (workspace->group != NULL) workspace->group->ops->free(workspace->group, workspace->symmetric);
+  if (workspace->peers != NULL) purr__memory_release(workspace->plan, workspace->peers, workspace->peers_bytes);
   if (workspace->owns_memory) purr__memory_release(workspace->plan, workspace->memory, workspace->bytes);
   purr__object_release(workspace->group);
   purr__object_release(workspace->plan);
@@ -82,6 +84,9 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
       memset(purr__symmetric_at(workspace, plan, workspace->group->rank, PURR__SYM_HEADER), 0,
              plan->sym[PURR__SYM_HEADER].bytes);
   }
+  const purr__backend_t *backend = purr__backend_of(plan);
+  if (status == PURR_STATUS_OK && backend->prepare_workspace != NULL)
+    status = backend->prepare_workspace(workspace, err);
   if (status != PURR_STATUS_OK) {
     purr__object_release(workspace);
     return status;

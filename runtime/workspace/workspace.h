@@ -14,6 +14,8 @@ struct purr_workspace {
   bool owns_memory;
   purr__symmetric_t *symmetric;
   uint64_t symmetric_bytes;
+  void *peers; /* GPU, R > 1: what kernels need of each rank; see backends/staged/peers.c */
+  uint64_t peers_bytes;
   atomic_flag busy; /* the host backend's busy word */
 };
 

@@ -10,7 +10,7 @@ int32_t test_backend(void) {
 }
 
 bool test_backend_serves(const test_run_t *run) {
-  return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16 && run->ranks <= 1;
+  return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16;
 }
 
 static int start_backend(void) {
@@ -119,7 +119,8 @@ purr_status_t test_device_attach(test_rank_t *rank, purr_error_t *err) {
   if (!test_rank_is_on_device(rank)) return PURR_STATUS_OK;
   shuttle_t all[NUM_BUFFERS];
   list_buffers(rank, all);
-  purr_status_t status = PURR_STATUS_OK;
+  purr_status_t status = purr_stream_create(rank->plan, &rank->stream, err);
+  rank->forward.stream = rank->stream;
   for (int i = 0; i < NUM_BUFFERS && status == PURR_STATUS_OK; i++) {
     status = purr_memory_allocate(rank->plan, block_bytes(all[i].buffer), &rank->device_blocks[i], err);
     all[i].tensor->data = (char *)rank->device_blocks[i] + CANARY_BYTES;
@@ -140,4 +141,6 @@ void test_device_detach(test_rank_t *rank) {
     purr_memory_release(rank->plan, rank->device_blocks[i], block_bytes(all[i].buffer));
   for (int i = 0; i < TEST_NUM_WEIGHTS; i++)
     purr_memory_release(rank->plan, rank->device_weights[i], rank->device_weight_bytes[i]);
+  purr_stream_destroy(rank->plan, rank->stream);
+  rank->stream = NULL;
 }

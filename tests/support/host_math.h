@@ -2,6 +2,7 @@
 #ifndef PURR_TEST_HOST_MATH_H
 #define PURR_TEST_HOST_MATH_H
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 

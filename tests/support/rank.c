@@ -292,7 +292,7 @@ void test_rank_destroy_objects(test_rank_t *rank) {
 
 /* A GPU call only enqueues: its status is in the result. */
 static purr_status_t finish_on_device(test_rank_t *rank, purr_error_t *err) {
-  purr_status_t status = purr_stream_synchronize(rank->plan, NULL, err);
+  purr_status_t status = purr_stream_synchronize(rank->plan, rank->stream, err);
   if (status == PURR_STATUS_OK) status = test_device_download(rank, err);
   purr_result_info_t info = {.struct_size = sizeof info};
   if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, &info, err);
@@ -303,7 +303,7 @@ purr_status_t test_rank_forward(test_rank_t *rank, purr_error_t *err) {
   const bool on_device = test_rank_is_on_device(rank);
   purr_status_t status = on_device ? test_device_upload(rank, err) : PURR_STATUS_OK;
   if (status == PURR_STATUS_OK && rank->run->schedule_first)
-    status = purr_schedule_build(rank->schedule, rank->workspace, &rank->tensor.ids, NULL, err);
+    status = purr_schedule_build(rank->schedule, rank->workspace, &rank->tensor.ids, rank->stream, err);
   if (status == PURR_STATUS_OK) status = purr_forward(rank->plan, rank->workspace, &rank->forward, err);
   return status == PURR_STATUS_OK && on_device ? finish_on_device(rank, err) : status;
 }

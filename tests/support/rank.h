@@ -28,6 +28,7 @@ typedef struct test_rank {
   /* On a GPU: see device.h. */
   void *device_blocks[4], *device_weights[TEST_NUM_WEIGHTS];
   uint64_t device_weight_bytes[TEST_NUM_WEIGHTS];
+  void *stream;
 
   void *packed;
   void **pointers[3];

@@ -1,4 +1,4 @@
-/* The forward pass of the staged backend: five launches. */
+/* The forward pass of the staged backend: five launches, eight where there are other ranks. */
 #include "backends/staged/staged.h"
 
 static void *workspace_at(const purr__call_t *call, int region) {
@@ -7,21 +7,14 @@ static void *workspace_at(const purr__call_t *call, int region) {
 
 /* ---- schedule ---- */
 
-static purr__ids_t ids_of(const purr__view_t *view, int64_t num_tokens) {
-  return (purr__ids_t){.data = view->data,
-                       .num_tokens = num_tokens,
-                       .row_stride = view->row_stride,
-                       .column_stride = view->column_stride,
-                       .is_int64 = view->dtype == PURR_DTYPE_INT64};
-}
-
 /* Counts and places: two launches. */
 static purr_status_t build_table(const purr__call_t *call, const purr__view_t *topk_ids, const purr__table_t *table,
                                  purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
   const int32_t chunks = purr__schedule_chunks(plan->layer.max_tokens * plan->layer.top_k, plan->layer.num_ranks);
   const purr__schedule_params_t params = {
-      .own = ids_of(topk_ids, call->num_tokens),
+      .own = purr__staged_ids(topk_ids, call->num_tokens),
+      .sources = purr__staged_sources(call->workspace),
       .num_ranks = plan->layer.num_ranks,
       .chunks_per_rank = chunks,
       .top_k = (int32_t)plan->layer.top_k,
@@ -35,8 +28,10 @@ static purr_status_t build_table(const purr__call_t *call, const purr__view_t *t
                 .expert_begin = table->expert_begin,
                 .row_rank = table->row_rank,
                 .row_slot = table->row_slot,
-                .tile_begin = table->tile_begin},
-      .status = purr__staged_status(plan, table)};
+                .tile_begin = table->tile_begin,
+                .tile_expert = table->tile_expert},
+      .status = purr__staged_status(plan, table),
+      .header = plan->layer.num_ranks > 1 ? purr__staged_header(call) : NULL};
   const purr__launch_t launch = {
       .grid = {(uint32_t)(plan->layer.num_ranks * chunks), 1, 1},
       .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
@@ -52,6 +47,7 @@ static purr__gemm_t routed_problem(const purr_plan_t *plan, const purr__table_t 
   return (purr__gemm_t){.expert_count = table->expert_count,
                         .expert_begin = table->expert_begin,
                         .tile_begin = table->tile_begin,
+                        .tile_expert = table->tile_expert,
                         .row_rank = table->row_rank,
                         .row_slot = table->row_slot,
                         .num_experts = (int32_t)plan->num_local_experts,
@@ -62,6 +58,14 @@ static purr__rows_t rows_at(void *data, int64_t row_stride, int32_t placement) {
   return (purr__rows_t){.data = data, .row_stride = row_stride, .placement = placement};
 }
 
+/* Rows of H elements in a region of every rank's symmetric memory. */
+static purr__rows_t rows_of_ranks(const purr__call_t *call, int region, int32_t placement) {
+  return (purr__rows_t){.data = (void *)(uintptr_t)call->plan->sym[region].offset,
+                        .by_rank = purr__staged_ranks(call->workspace),
+                        .row_stride = call->plan->layer.hidden_size,
+                        .placement = placement};
+}
+
 static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
                                           const purr__table_t *table) {
   const purr__call_t *base = &call->base;
@@ -70,7 +74,8 @@ static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, cons
   purr__gemm_params_t params = {.num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table)};
   purr__gemm_t *routed = &params.problem[0], *common = &params.problem[1];
   *routed = routed_problem(plan, table);
-  routed->a = rows_at(call->x.data, call->x.row_stride, PURR__ROWS_TOKEN);
+  routed->a = plan->layer.num_ranks == 1 ? rows_at(call->x.data, call->x.row_stride, PURR__ROWS_TOKEN)
+                                         : rows_of_ranks(base, PURR__SYM_TOKENS, PURR__ROWS_TOKEN);
   routed->b[0] = weights->gate;
   routed->b[1] = weights->up;
   routed->c = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
@@ -107,8 +112,9 @@ static purr__gemm_params_t down_params(const purr__forward_call_t *call, const p
   *routed = routed_problem(plan, table);
   routed->a = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
   routed->b[0] = weights->down;
-  routed->c = rows_at(purr__symmetric_at(base->workspace, plan, base->workspace->group->rank, PURR__SYM_SLOTS), hidden,
-                      PURR__ROWS_SLOT);
+  routed->c = plan->layer.num_ranks == 1
+                  ? rows_at(purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS), hidden, PURR__ROWS_SLOT)
+                  : rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT);
   routed->n = (int32_t)hidden;
   routed->k = (int32_t)inner;
   *common = (purr__gemm_t){.num_rows = base->num_tokens, .num_experts = 1, .top_k = 1};
@@ -126,7 +132,8 @@ static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t 
                                  const purr__gemm_params_t *params, const purr__gemm_maps_t *const maps[2], bool maps_a,
                                  purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
-  const purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms, 1, 1}, .stream = call->stream};
+  purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms, 1, 1}, .stream = call->stream};
+  if (tma != NULL) launch.grid[0] &= ~1u; /* its blocks come in pairs */
   if (tma == NULL) return purr__kernel_launch(plain, &launch, params, err);
   purr__gemm_tma_params_t own = {.gemm = *params};
   for (int p = 0; p < params->num_problems; p++) {
@@ -149,7 +156,7 @@ static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__st
   const purr_plan_t *plan = base->plan;
   const int64_t hidden = plan->layer.hidden_size;
   const purr__slot_sum_params_t params = {
-      .ids = ids_of(&call->topk_ids, base->num_tokens),
+      .ids = purr__staged_ids(&call->topk_ids, base->num_tokens),
       .topk_weights = (const float *)call->topk_weights.data,
       .weights_row_stride = call->topk_weights.row_stride,
       .weights_column_stride = call->topk_weights.column_stride,
@@ -186,10 +193,16 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   const purr_plan_t *plan = base->plan;
   const purr__staged_weights_t *weights = call->prepared_weights;
   const purr__table_t table = table_of(call);
+  const bool has_peers = plan->layer.num_ranks > 1;
+  purr__device_status_t *found = purr__staged_status(plan, &table);
   purr_status_t status = PURR_STATUS_OK;
-  if (call->schedule == NULL)
+  if (has_peers) {
+    status = purr__staged_exchange(base, &call->topk_ids, &call->x, err);
+    if (status == PURR_STATUS_OK) status = purr__staged_barrier(base, call->schedule != NULL ? found : NULL, err);
+  }
+  if (status == PURR_STATUS_OK && call->schedule == NULL)
     status = build_table(base, &call->topk_ids, &table, err);
-  else if (call->saved != NULL)
+  else if (status == PURR_STATUS_OK && call->saved != NULL)
     status = purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
                                call->schedule->table_memory, plan->table_bytes, base->stream, err);
   if (status != PURR_STATUS_OK) return status;
@@ -201,6 +214,7 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
     status =
         launch_gemm(base, plan->kernels.down, plan->kernels.down_tma, &down,
                     (const purr__gemm_maps_t *const[]){&weights->down_maps, &weights->shared_down_maps}, true, err);
+  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, found, err);
   if (status == PURR_STATUS_OK) status = launch_sum(call, weights, &table, err);
   return status == PURR_STATUS_OK ? purr__staged_report(base, &table, err) : status;
 }
@@ -213,7 +227,7 @@ static purr_status_t check_places(const purr__forward_call_t *call, purr_error_t
     const char *name;
   } tensors[] = {
       {&call->x, "x"}, {&call->topk_ids, "topk_ids"}, {&call->topk_weights, "topk_weights"}, {&call->output, "output"}};
-  purr_status_t status = purr__device_check_stream(device, call->base.stream, err);
+  purr_status_t status = purr__staged_check_stream(&call->base, err);
   for (int i = 0; i < 4 && status == PURR_STATUS_OK && call->base.num_tokens > 0; i++)
     status = purr__device_check_pointer(device, tensors[i].view->data, tensors[i].name, err);
   return status;
@@ -242,10 +256,16 @@ purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, pur
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
   const purr__table_t table = purr__table_at(call->base.plan, call->schedule->table_memory);
-  status = purr__device_check_stream(device, call->base.stream, err);
+  status = purr__staged_check_stream(&call->base, err);
   if (status == PURR_STATUS_OK && call->base.num_tokens > 0)
     status = purr__device_check_pointer(device, call->topk_ids.data, "topk_ids", err);
+  const bool has_peers = call->base.plan->layer.num_ranks > 1;
+  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_exchange(&call->base, &call->topk_ids, NULL, err);
+  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(&call->base, NULL, err);
   if (status == PURR_STATUS_OK) status = build_table(&call->base, &call->topk_ids, &table, err);
+  /* The next call overwrites the ids that another rank may still read. */
+  if (status == PURR_STATUS_OK && has_peers)
+    status = purr__staged_barrier(&call->base, purr__staged_status(call->base.plan, &table), err);
   purr__device_leave(device);
   return status;
 }
@@ -263,4 +283,5 @@ const purr__backend_t purr__staged_backend = {.name = "staged",
                                               .backward = purr__staged_backward,
                                               .prepare_weights = purr__staged_prepare_weights,
                                               .release_weights = purr__staged_release_weights,
+                                              .prepare_workspace = purr__staged_prepare_workspace,
                                               .is_asynchronous = true};

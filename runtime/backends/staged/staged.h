@@ -39,6 +39,27 @@ static inline purr__device_status_t *purr__staged_status(const purr_plan_t *plan
   return (purr__device_status_t *)(block + plan->table[PURR__TABLE_STATUS].offset);
 }
 
+/* ---- peers.c: the other ranks, R > 1 ---- */
+purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_error_t *err);
+const purr__ids_t *purr__staged_sources(const purr_workspace_t *workspace); /* device [R], NULL when R = 1 */
+void *const *purr__staged_ranks(const purr_workspace_t *workspace);         /* device [R], NULL when R = 1 */
+purr__device_rank_header_t *purr__staged_header(const purr__call_t *call);
+/* The ids of this rank as kernels take them. */
+static inline purr__ids_t purr__staged_ids(const purr__view_t *view, int64_t num_tokens) {
+  return (purr__ids_t){.data = view->data,
+                       .num_tokens = num_tokens,
+                       .row_stride = view->row_stride,
+                       .column_stride = view->column_stride,
+                       .is_int64 = view->dtype == PURR_DTYPE_INT64};
+}
+/* Enqueues: this rank's ids, and x unless it is NULL, where the others reach them. */
+purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__view_t *topk_ids, const purr__view_t *x,
+                                    purr_error_t *err);
+/* Enqueues the wait for all ranks. `found`, unless NULL, gets PEER_FAILED. */
+purr_status_t purr__staged_barrier(const purr__call_t *call, purr__device_status_t *found, purr_error_t *err);
+/* The caller's stream belongs to the device, and is its own where ranks share one. Entered. */
+purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err);
+
 /* Enqueues the copy of what a call found to its result. */
 purr_status_t purr__staged_report(const purr__call_t *call, const purr__table_t *table, purr_error_t *err);
 

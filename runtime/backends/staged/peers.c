@@ -1,0 +1,78 @@
+/* The other ranks of a group, as the kernels see them: where each one's symmetric memory is, and where its ids are.
+ * Made once for a workspace; layers of one group have these at the same offsets. */
+#include "backends/staged/staged.h"
+
+purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_error_t *err) {
+  const purr_plan_t *plan = workspace->plan;
+  const uint64_t num_ranks = (uint64_t)workspace->group->num_ranks;
+  const uint64_t bytes = num_ranks * (sizeof(purr__ids_t) + sizeof(void *));
+  if (num_ranks == 1) return PURR_STATUS_OK;
+  purr__ids_t *sources = purr__allocate_zeroed(plan->object.context, bytes);
+  if (sources == NULL) return purr__fail_memory(err, "the list of ranks", bytes);
+  char **ranks = (char **)(sources + num_ranks);
+  for (uint64_t r = 0; r < num_ranks; r++) {
+    ranks[r] = workspace->group->ops->address(workspace->symmetric, (int)r);
+    char *header = ranks[r] + plan->sym[PURR__SYM_HEADER].offset;
+    sources[r] = (purr__ids_t){.data = ranks[r] + plan->sym[PURR__SYM_IDS].offset,
+                               .num_tokens_at = (int64_t *)(header + offsetof(purr__device_rank_header_t, num_tokens)),
+                               .column_stride = 1};
+  }
+  purr_status_t status = purr__device_allocate(plan->device, bytes, "the list of ranks", &workspace->peers, err);
+  workspace->peers_bytes = bytes;
+  if (status == PURR_STATUS_OK) status = purr__device_copy(plan->device, workspace->peers, sources, bytes, NULL, err);
+  if (status == PURR_STATUS_OK) status = purr__device_synchronize(plan->device, NULL, err);
+  purr__release(plan->object.context, sources);
+  return status;
+}
+
+const purr__ids_t *purr__staged_sources(const purr_workspace_t *workspace) { return workspace->peers; }
+
+void *const *purr__staged_ranks(const purr_workspace_t *workspace) {
+  if (workspace->peers == NULL) return NULL;
+  return (void *const *)((const purr__ids_t *)workspace->peers + workspace->group->num_ranks);
+}
+
+purr__device_rank_header_t *purr__staged_header(const purr__call_t *call) {
+  return purr__symmetric_at(call->workspace, call->plan, call->workspace->group->rank, PURR__SYM_HEADER);
+}
+
+purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__view_t *topk_ids, const purr__view_t *x,
+                                    purr_error_t *err) {
+  const purr_plan_t *plan = call->plan;
+  const int rank = call->workspace->group->rank;
+  const purr__exchange_params_t params = {.ids = purr__staged_ids(topk_ids, call->num_tokens),
+                                          .x = x != NULL ? x->data : NULL,
+                                          .x_row_stride = x != NULL ? x->row_stride : 0,
+                                          .tokens = purr__symmetric_at(call->workspace, plan, rank, PURR__SYM_TOKENS),
+                                          .ids_out = purr__symmetric_at(call->workspace, plan, rank, PURR__SYM_IDS),
+                                          .header = purr__staged_header(call),
+                                          .hidden = x != NULL ? (int32_t)plan->layer.hidden_size : 0,
+                                          .top_k = (int32_t)plan->layer.top_k};
+  const int64_t blocks = purr__max(1, purr__min(call->num_tokens, 4 * plan->device->num_sms));
+  const purr__launch_t launch = {.grid = {(uint32_t)blocks, 1, 1}, .stream = call->stream};
+  return purr__kernel_launch(plan->kernels.exchange, &launch, &params, err);
+}
+
+purr_status_t purr__staged_barrier(const purr__call_t *call, purr__device_status_t *found, purr_error_t *err) {
+  const purr_plan_t *plan = call->plan;
+  const purr__barrier_params_t params = {.ranks = purr__staged_ranks(call->workspace),
+                                         .words_offset = (int64_t)plan->sym[PURR__SYM_BARRIER].offset,
+                                         .header = purr__staged_header(call),
+                                         .status = found,
+                                         .timeout_ns = call->workspace->group->timeout_ms * 1000000,
+                                         .rank = call->workspace->group->rank,
+                                         .num_ranks = call->workspace->group->num_ranks};
+  const purr__launch_t launch = {.grid = {1, 1, 1}, .stream = call->stream};
+  return purr__kernel_launch(plan->kernels.barrier, &launch, &params, err);
+}
+
+purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err) {
+  const purr_workspace_t *workspace = call->workspace;
+  if (call->stream == NULL && workspace->group->num_ranks > 1 &&
+      workspace->group->ops->shares_device(workspace->symmetric, workspace->group->rank))
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                      "rank %d shares its device with another rank and was given the default stream; such ranks wait "
+                      "for each other, so each needs a stream of its own (purr_stream_create)",
+                      workspace->group->rank);
+  return purr__device_check_stream(call->plan->device, call->stream, err);
+}
