@@ -5,12 +5,14 @@ set -eu
 cpack=$1 build=$2 work=$3
 rm -rf "$work"
 mkdir -p "$work/tar" "$work/deb"
-generators=TGZ
-command -v dpkg-shlibdeps >/dev/null && command -v dpkg-deb >/dev/null && generators="TGZ;DEB"
+generators="TGZ;DEB"
+for tool in dpkg-shlibdeps dpkg-deb file; do # what CPack makes a .deb with
+  command -v $tool >/dev/null || { generators=TGZ; missing=$tool; }
+done
 (cd "$build" && "$cpack" -G "$generators" -B "$work/packages" >/dev/null)
 tar -xzf "$work"/packages/purr-*.tar.gz -C "$work/tar" --strip-components=1
 "$work/tar/bin/purr" --help >/dev/null
-[ "$generators" = "TGZ;DEB" ] || { echo "skipped: dpkg-dev is not installed, the .deb was not made"; exit 77; }
+[ "$generators" = "TGZ;DEB" ] || { echo "skipped: there is no $missing, the .deb was not made"; exit 77; }
 
 deb=$(echo "$work"/packages/*.deb)
 depends=$(dpkg-deb -f "$deb" Depends)
