@@ -38,7 +38,7 @@ typedef struct purr__gemm {
 void purr__host_gemm(purr_context_t *context, const purr__gemm_t *problems, int64_t num_problems);
 
 /* a = bf16(silu(g) * u), with g = min(g, limit), u = clamp(u, -limit, limit) first where limit > 0 (NaN passes).
- * silu(g) = g * sigmoid(g) in FP32. */
+ * silu(g) = g * sigmoid(g) in FP32, as it stands: at g = -inf, where that is -inf * 0, it is NaN. */
 void purr__host_swiglu(const purr__bf16_t *g, const purr__bf16_t *u, int64_t num, float limit, purr__bf16_t *a);
 
 /* One row of the SwiGLU backward. d_a1 is dA' = dO.Wd in FP32, `weight` is s. a is recomputed as above (its bf16
