@@ -620,7 +620,7 @@ typedef struct purr_result_info {
   int32_t reserved;
   int64_t token;             /* BAD_ROUTE: its token, else -1 */
   int64_t slot;              /* BAD_ROUTE: its slot, else -1 */
-  int64_t expert;            /* BAD_ROUTE: the id found */
+  int64_t expert;            /* BAD_ROUTE: the id found; between GPUs at most what fits in int32 */
   int64_t num_rows;          /* rows that this rank's experts compute in the call */
   int64_t num_rows_done;     /* how many are finished: progress, readable while the call runs */
   int64_t num_replayed_rows; /* backward: rows whose gate and up were computed again */

@@ -266,6 +266,17 @@ __device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const
   __syncwarp();
 }
 
+/* A tile in shared memory, read by the lane that will release its stage. */
+__device__ __forceinline__ Tile read_tile(const Tile &from, int lane) {
+  Tile tile;
+  const int *words = reinterpret_cast<const int *>(&from);
+  int *own = reinterpret_cast<int *>(&tile);
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(Tile) / sizeof(int)); i++)
+    own[i] = __shfl_sync(0xFFFFFFFFu, lane == 0 ? words[i] : 0, 0);
+  return tile;
+}
+
 /* ROLE consumer
  * reads     stages, tiles
  * writes    rows of C; of g and u where wanted
@@ -284,8 +295,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
   Ring ring;
   for (;;) {
     ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
-    const Tile tile = shared->tile[ring.stage];
-    __syncwarp(); /* every lane has it before one releases the stage */
+    const Tile tile = read_tile(shared->tile[ring.stage], lane);
     if (tile.problem < 0) break;
     const purr__gemm_t &gemm = params.problem[tile.problem];
     const int num_steps = (gemm.k + kStageK - 1) / kStageK;

@@ -151,6 +151,8 @@ void purr__count(purr_context_t *context, purr__counter_t counter, uint64_t amou
 typedef void (*purr__task_fn)(void *arg, int64_t task_idx);
 void purr__parallel_for(purr_context_t *context, int64_t num_tasks, purr__task_fn task, void *arg);
 int purr__num_threads(const purr_context_t *context);
+/* Hardware queues of a device in this process: streams beyond them wait for each other. */
+int purr__num_device_queues(const purr_context_t *context);
 
 /* ---- clock (threads.c) ---- */
 uint64_t purr__now_ns(void); /* monotonic */

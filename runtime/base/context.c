@@ -122,6 +122,8 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   context->num_threads = (int)own.num_threads;
   if (context->num_threads == 0) context->num_threads = number_from_environment("PURR_NUM_THREADS", MAX_THREADS);
   if (context->num_threads == 0) context->num_threads = (int)purr__min(num_available_cpus(), MAX_THREADS);
+  context->num_device_queues = number_from_environment("CUDA_DEVICE_MAX_CONNECTIONS", 32);
+  if (context->num_device_queues == 0) context->num_device_queues = 8;
   purr_status_t status = purr__pool_create(context, &context->pool, err);
   const char *package_path = package_path_from_environment();
   if (status == PURR_STATUS_OK && package_path != NULL) {
@@ -181,6 +183,8 @@ purr_status_t purr__context_part(purr_context_t *context, purr__part_t part, pur
   pthread_mutex_unlock(&slot->mutex);
   return status;
 }
+
+int purr__num_device_queues(const purr_context_t *context) { return context->num_device_queues; }
 
 /* ---- objects ---- */
 

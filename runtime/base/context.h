@@ -24,6 +24,7 @@ struct purr_context {
   void *log_user;
   int log_level;
   int num_threads;
+  int num_device_queues; /* hardware queues of a device in this process: CUDA_DEVICE_MAX_CONNECTIONS, else 8 */
   struct purr__pool *pool;
   atomic_ullong counters[PURR__NUM_COUNTERS];
   atomic_ullong host_bytes, host_bytes_peak;

@@ -28,8 +28,8 @@ typedef struct purr__group_ops {
   purr_status_t (*query_status)(purr_group_t *group, purr_error_t *err);
   /* Local. The caller's handle ends; ranks that wait for this one, now or later, get PEER_FAILED at once. */
   void (*leave)(purr_group_t *group);
-  /* Local. Whether another rank's part lies on the same device as this one's: such ranks need streams of their own. */
-  bool (*shares_device)(const purr__symmetric_t *block, int rank);
+  /* Local. How many ranks, this one too, have their part on this one's device: such ranks need streams of their own. */
+  int (*num_on_device)(const purr__symmetric_t *block, int rank);
 } purr__group_ops_t;
 
 struct purr_group {

@@ -270,10 +270,10 @@ static void local_free(purr_group_t *group, purr__symmetric_t *block) {
 
 static char *local_address(const purr__symmetric_t *block, int rank) { return block->offer[rank].memory; }
 
-static bool local_shares_device(const purr__symmetric_t *block, int rank) {
-  for (int r = 0; r < block->num_ranks; r++)
-    if (r != rank && block->offer[r].device != NULL && block->offer[r].device == block->offer[rank].device) return true;
-  return false;
+static int local_num_on_device(const purr__symmetric_t *block, int rank) {
+  int num = 0;
+  for (int r = 0; r < block->num_ranks; r++) num += block->offer[r].device == block->offer[rank].device;
+  return num;
 }
 
 /* ---- lifetime ---- */
@@ -296,7 +296,7 @@ static const purr__group_ops_t local_ops = {
     .barrier = local_barrier,
     .query_status = local_query_status,
     .leave = local_leave,
-    .shares_device = local_shares_device,
+    .num_on_device = local_num_on_device,
 };
 
 static void team_free(team_t *team) {

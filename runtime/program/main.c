@@ -1,6 +1,7 @@
 /* The program `purr`: its table of subcommands and its messages. */
 #include <locale.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "program.h"
@@ -136,6 +137,7 @@ static int run_program(int argc, char **argv) {
 
 int main(int argc, char **argv) {
   setlocale(LC_CTYPE, ""); /* only to learn whether the terminal knows UTF-8; numbers keep their point */
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* --ranks share a device, and each needs a hardware queue of it */
   int code = run_program(argc, argv);
   if (fflush(stdout) != 0 || ferror(stdout)) {
     if (code == EXIT_GOOD)

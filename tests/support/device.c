@@ -15,6 +15,7 @@ bool test_backend_serves(const test_run_t *run) {
 
 static int start_backend(void) {
   if (test_backend() == PURR_BACKEND_HOST) return 0;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* up to 8 ranks share the device */
   purr_error_t err = PURR_ERROR_INIT;
   purr_context_t *context = NULL;
   purr_config_t *config = NULL;

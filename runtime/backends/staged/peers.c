@@ -2,11 +2,28 @@
  * Made once for a workspace; layers of one group have these at the same offsets. */
 #include "backends/staged/staged.h"
 
+static int num_on_device(const purr_workspace_t *workspace) {
+  return workspace->group->ops->num_on_device(workspace->symmetric, workspace->group->rank);
+}
+
+/* Streams that share a hardware queue wait for each other, and a barrier would wait for ever: one queue for each rank,
+ * and two for the copies beside them. */
+static purr_status_t check_queues(const purr_workspace_t *workspace, purr_error_t *err) {
+  const int num_ranks = num_on_device(workspace), num_queues = purr__num_device_queues(workspace->object.context);
+  if (num_ranks == 1 || num_ranks + 2 <= num_queues) return PURR_STATUS_OK;
+  return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                    "%d ranks share a device, for which this process has %d hardware queues; they need %d: set "
+                    "CUDA_DEVICE_MAX_CONNECTIONS (at most 32) before the process starts",
+                    num_ranks, num_queues, num_ranks + 2);
+}
+
 purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_error_t *err) {
   const purr_plan_t *plan = workspace->plan;
   const uint64_t num_ranks = (uint64_t)workspace->group->num_ranks;
   const uint64_t bytes = num_ranks * (sizeof(purr__ids_t) + sizeof(void *));
   if (num_ranks == 1) return PURR_STATUS_OK;
+  purr_status_t status = check_queues(workspace, err);
+  if (status != PURR_STATUS_OK) return status;
   purr__ids_t *sources = purr__allocate_zeroed(plan->object.context, bytes);
   if (sources == NULL) return purr__fail_memory(err, "the list of ranks", bytes);
   char **ranks = (char **)(sources + num_ranks);
@@ -17,7 +34,7 @@ purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_e
                                .num_tokens_at = (int64_t *)(header + offsetof(purr__device_rank_header_t, num_tokens)),
                                .column_stride = 1};
   }
-  purr_status_t status = purr__device_allocate(plan->device, bytes, "the list of ranks", &workspace->peers, err);
+  status = purr__device_allocate(plan->device, bytes, "the list of ranks", &workspace->peers, err);
   workspace->peers_bytes = bytes;
   if (status == PURR_STATUS_OK) status = purr__device_copy(plan->device, workspace->peers, sources, bytes, NULL, err);
   if (status == PURR_STATUS_OK) status = purr__device_synchronize(plan->device, NULL, err);
@@ -68,8 +85,7 @@ purr_status_t purr__staged_barrier(const purr__call_t *call, purr__device_status
 
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err) {
   const purr_workspace_t *workspace = call->workspace;
-  if (call->stream == NULL && workspace->group->num_ranks > 1 &&
-      workspace->group->ops->shares_device(workspace->symmetric, workspace->group->rank))
+  if (call->stream == NULL && num_on_device(workspace) > 1)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
                       "rank %d shares its device with another rank and was given the default stream; such ranks wait "
                       "for each other, so each needs a stream of its own (purr_stream_create)",
