@@ -178,6 +178,7 @@ typedef struct purr_counters {
   uint64_t host_bytes_peak;
   uint64_t device_bytes; /* device memory held by the library now, on all devices */
   uint64_t device_bytes_peak;
+  uint64_t num_launches; /* kernels started on GPUs; replays of a captured call are not seen */
 } purr_counters_t;
 
 /* Creates a context.
@@ -462,7 +463,7 @@ typedef struct purr_plan_info {
   uint64_t schedule_bytes;   /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
   uint64_t hash;             /* equal on all ranks of a group */
   int32_t supports_backward; /* 1 = the backend runs backward too */
-  int32_t reserved;
+  int32_t tile_rows; /* rows of one tile of a grouped GEMM: the rows computed for an expert are a multiple of it */
 } purr_plan_info_t;
 
 /* Makes a plan.

@@ -140,6 +140,7 @@ typedef enum purr__counter {
   PURR__COUNT_BAD_ROUTES,
   PURR__COUNT_DISPATCH_BYTES,
   PURR__COUNT_COMBINE_BYTES,
+  PURR__COUNT_LAUNCHES,
   PURR__NUM_COUNTERS
 } purr__counter_t;
 void purr__count(purr_context_t *context, purr__counter_t counter, uint64_t amount);

@@ -156,6 +156,7 @@ purr_status_t purr_context_query_counters(purr_context_t *context, purr_counters
   own.host_bytes_peak = context->host_bytes_peak;
   own.device_bytes = context->device_bytes;
   own.device_bytes_peak = context->device_bytes_peak;
+  own.num_launches = context->counters[PURR__COUNT_LAUNCHES];
   return purr__write_struct(out_counters, &own, sizeof own, "out_counters", err);
 }
 

@@ -278,7 +278,10 @@ purr_status_t purr__device_launch(purr__device_t *device, CUfunction function, c
                                  .attrs = attributes,
                                  .numAttrs = num_attributes};
   /* The driver only reads the parameters, but its prototype does not say so. */
-  return PURR__CUDA(device, err, cuLaunchKernelEx, (&config, function, (void **)(uintptr_t)params, NULL),
-                    "launching %s with %u x %u x %u blocks of %u threads and %u bytes of shared memory", launch->name,
-                    launch->grid[0], launch->grid[1], launch->grid[2], launch->threads, launch->shared_bytes);
+  purr_status_t status =
+      PURR__CUDA(device, err, cuLaunchKernelEx, (&config, function, (void **)(uintptr_t)params, NULL),
+                 "launching %s with %u x %u x %u blocks of %u threads and %u bytes of shared memory", launch->name,
+                 launch->grid[0], launch->grid[1], launch->grid[2], launch->threads, launch->shared_bytes);
+  if (status == PURR_STATUS_OK) purr__count(device->driver->context, PURR__COUNT_LAUNCHES, 1);
+  return status;
 }

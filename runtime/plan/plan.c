@@ -4,6 +4,7 @@
 #include "plan/plan.h"
 
 #include "driver/driver.h"
+#include "kernels/layout.h"
 
 #define DEFAULT_NUM_SMS 132 /* an H200 */
 #define TILE_M 128
@@ -171,7 +172,8 @@ purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t *out_inf
                                 .saved_bytes = plan->saved_bytes,
                                 .schedule_bytes = plan->table_bytes,
                                 .hash = plan->hash,
-                                .supports_backward = plan->backend == PURR_BACKEND_HOST};
+                                .supports_backward = plan->backend == PURR_BACKEND_HOST,
+                                .tile_rows = plan->backend == PURR_BACKEND_HOST ? 1 : PURR__TILE_ROWS};
   return purr__write_struct(out_info, &own, sizeof own, "out_info", err);
 }
 

@@ -271,6 +271,9 @@ static void a_fault_leaves_only_destroy(void) {
   launch.grid[2] = 1;
   ASSERT_OK(purr__device_launch(device, (CUfunction)(void *)&kernel, &launch, NULL, &err));
   CU_ASSERT_EQUAL(fake->num_launches, 1);
+  purr_counters_t counters = {.struct_size = sizeof counters};
+  ASSERT_OK(purr_context_query_counters(context, &counters, &err));
+  CU_ASSERT_EQUAL(counters.num_launches, 1);
   ASSERT_STATUS(PURR_STATUS_DEVICE_LOST, PURR__CUDA(device, &err, cuStreamSynchronize, (NULL), "waiting"));
   CU_ASSERT_EQUAL(err.native_code, CUDA_ERROR_ILLEGAL_ADDRESS);
   CU_ASSERT_STRING_EQUAL(err.message,
