@@ -15,6 +15,7 @@ typedef struct command {
 static const command_t commands[] = {
     {"run", "run a layer on real or generated tokens and show what it did", cmd_run},
     {"verify", "check a layer of a checkpoint against captured tensors", cmd_verify},
+    {"bench", "time a layer: TFLOP/s, launches, host time, small batches", cmd_bench},
     {"plan", "explain a layer: shapes, memory, minibatch, backend; needs no GPU", cmd_plan},
     {"config", "check a layer config, or make one from a checkpoint", cmd_config},
     {"inspect", "say what a package, cubin, checkpoint or config holds", cmd_inspect},
