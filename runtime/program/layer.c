@@ -109,20 +109,28 @@ typedef struct allocation {
   uint64_t bytes;
 } allocation_t;
 
-static void add_array(allocation_t *allocation, void *out_array, int64_t count, size_t element_bytes) {
+static void *add_array(allocation_t *allocation, void *out_array, int64_t count, size_t element_bytes) {
   enum { ALIGNMENT = 256 };
   uint64_t bytes = ((uint64_t)count * element_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
   allocation->bytes += bytes;
-  if (allocation->measures || allocation->failed) return;
+  if (allocation->measures || allocation->failed) return NULL;
   layer_block_t *block = aligned_alloc(ALIGNMENT, bytes);
   if (block == NULL) {
     allocation->failed = true;
-    return;
+    return NULL;
   }
   block->next = allocation->layer->blocks;
   allocation->layer->blocks = block;
   void *array = (char *)block + ALIGNMENT;
   memcpy(out_array, &array, sizeof array);
+  return array;
+}
+
+/* An array that a pass writes: full of NaN, so that an element left out is seen, and touched, so that the time of a
+ * pass does not hold that of getting its memory. */
+static void add_result(allocation_t *allocation, void *out_array, int64_t count, size_t element_bytes) {
+  void *array = add_array(allocation, out_array, count, element_bytes);
+  if (array != NULL) memset(array, 0xFF, (size_t)count * element_bytes);
 }
 
 static void add_arrays(allocation_t *allocation, bool backward) {
@@ -131,7 +139,7 @@ static void add_arrays(allocation_t *allocation, bool backward) {
   int64_t num_values = layer->num_tokens * shape->hidden_size, num_slots = layer->num_tokens * shape->top_k;
   int64_t num_expert_values = shape->num_experts * shape->intermediate_size * shape->hidden_size;
   add_array(allocation, &layer->x, num_values, sizeof *layer->x);
-  add_array(allocation, &layer->output, num_values, sizeof *layer->output);
+  add_result(allocation, &layer->output, num_values, sizeof *layer->output);
   add_array(allocation, &layer->topk_ids, num_slots, sizeof *layer->topk_ids);
   add_array(allocation, &layer->topk_weights, num_slots, sizeof *layer->topk_weights);
   add_array(allocation, &layer->tokens_per_expert, shape->num_experts, sizeof *layer->tokens_per_expert);
@@ -144,14 +152,14 @@ static void add_arrays(allocation_t *allocation, bool backward) {
   }
   if (!backward) return;
   add_array(allocation, &layer->d_output, num_values, sizeof *layer->d_output);
-  add_array(allocation, &layer->d_x, num_values, sizeof *layer->d_x);
-  add_array(allocation, &layer->d_topk_weights, num_slots, sizeof *layer->d_topk_weights);
-  add_array(allocation, &layer->d_gate_up, 2 * num_expert_values, sizeof *layer->d_gate_up);
-  add_array(allocation, &layer->d_down, num_expert_values, sizeof *layer->d_down);
+  add_result(allocation, &layer->d_x, num_values, sizeof *layer->d_x);
+  add_result(allocation, &layer->d_topk_weights, num_slots, sizeof *layer->d_topk_weights);
+  add_result(allocation, &layer->d_gate_up, 2 * num_expert_values, sizeof *layer->d_gate_up);
+  add_result(allocation, &layer->d_down, num_expert_values, sizeof *layer->d_down);
   for (int64_t r = 0; r < layer->num_ranks; r++)
     for (int i = 0; i < NUM_SHARED; i++)
       if (layer_shared_count(layer, i) > 0)
-        add_array(allocation, &layer->ranks[r].d_shared[i], layer_shared_count(layer, i), sizeof(float));
+        add_result(allocation, &layer->ranks[r].d_shared[i], layer_shared_count(layer, i), sizeof(float));
 }
 
 /* Tokens are split as evenly as they can be, in order. */
