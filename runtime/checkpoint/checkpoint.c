@@ -129,8 +129,8 @@ static purr_status_t map_shard(purr_checkpoint_t *checkpoint, int32_t shard_idx,
 }
 
 static purr_status_t sort_tensors(purr_checkpoint_t *checkpoint, purr_error_t *err) {
-  purr__table_t *tensors = &checkpoint->tensors;
-  purr_status_t status = purr__table_sort(tensors, 0, purr__entry_before_by_name, err);
+  purr__directory_t *tensors = &checkpoint->tensors;
+  purr_status_t status = purr__directory_sort(tensors, 0, purr__entry_before_by_name, err);
   for (int64_t i = 1; i < tensors->num_entries && status == PURR_STATUS_OK; i++) {
     const purr__entry_t *a = tensors->entries[i - 1], *b = tensors->entries[i];
     if (strcmp(a->name, b->name) != 0) continue;
@@ -245,8 +245,8 @@ static void checkpoint_free(void *object) {
     if (shard->fd >= 0) close(shard->fd);
   }
   purr__release(context, checkpoint->shards);
-  purr__table_free(&checkpoint->tensors);
-  purr__table_free(&checkpoint->absent);
+  purr__directory_free(&checkpoint->tensors);
+  purr__directory_free(&checkpoint->absent);
   purr__release(context, checkpoint->config);
   purr__release(context, checkpoint->path);
 }
@@ -307,15 +307,15 @@ const char *purr__checkpoint_file(const purr_checkpoint_t *checkpoint, const pur
 purr_status_t purr__checkpoint_lookup(const purr_checkpoint_t *checkpoint, const char *name, const char *needed_by,
                                       purr__entry_t **out_entry, purr_error_t *err) {
   uint64_t length = strlen(name);
-  *out_entry = purr__table_find(&checkpoint->tensors, name, length);
+  *out_entry = purr__directory_find(&checkpoint->tensors, name, length);
   if (*out_entry != NULL) return PURR_STATUS_OK;
   purr__label_t label = purr__label(checkpoint->path, "");
-  const purr__entry_t *absent = purr__table_find(&checkpoint->absent, name, length);
+  const purr__entry_t *absent = purr__directory_find(&checkpoint->absent, name, length);
   if (absent != NULL)
     return purr__fail(err, PURR_STATUS_CHECKPOINT,
                       "%s: the tensor '%s' that %s needs is in the shard '%s', which is not in the folder", label.text,
                       purr__shown(name).text, needed_by, purr__shown(checkpoint->shards[absent->file_idx].name).text);
-  const purr__entry_t *nearest = purr__table_nearest(&checkpoint->tensors, name);
+  const purr__entry_t *nearest = purr__directory_nearest(&checkpoint->tensors, name);
   return purr__fail(err, PURR_STATUS_CHECKPOINT, "%s: %s needs the tensor '%s', which is not there; %s%s%s", label.text,
                     needed_by, purr__shown(name).text,
                     nearest != NULL ? "the nearest name is '" : "there is none at all",

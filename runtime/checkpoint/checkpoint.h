@@ -2,7 +2,7 @@
 #ifndef PURR_CHECKPOINT_H
 #define PURR_CHECKPOINT_H
 
-#include "checkpoint/table.h"
+#include "checkpoint/directory.h"
 
 #define PURR__MAX_SHARDS 1024
 #define PURR__MAX_CONFIG_JSON_BYTES (1u << 20)
@@ -31,8 +31,8 @@ struct purr_checkpoint {
   uint64_t config_bytes;
   purr__shard_t *shards; /* in name order */
   int32_t num_shards;
-  purr__table_t tensors; /* what the shards hold, in name order */
-  purr__table_t absent;  /* what the index places in shards that are not there, in name order */
+  purr__directory_t tensors; /* what the shards hold, in name order */
+  purr__directory_t absent;  /* what the index places in shards that are not there, in name order */
 };
 
 /* The tensor, or CHECKPOINT with what is known about where it might be. `needed_by` says who asks: "layer 3". */

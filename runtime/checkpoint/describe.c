@@ -275,7 +275,7 @@ static void add_layer_json(report_t *report, int64_t layer, const summary_t *sum
 }
 
 static void add_tensors_json(report_t *report) {
-  const purr__table_t *tensors = &report->checkpoint->tensors;
+  const purr__directory_t *tensors = &report->checkpoint->tensors;
   purr__text_t *text = &report->text;
   int64_t num = purr__min(tensors->num_entries, MAX_LISTED_TENSORS);
   purr__text_add(text, "  \"model\": null,\n  ");

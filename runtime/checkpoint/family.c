@@ -458,8 +458,8 @@ purr_status_t purr__model_get_layer(const purr_checkpoint_t *checkpoint, const p
 static bool has_tensor(const purr_checkpoint_t *checkpoint, const char *module, const char *name) {
   char full[160];
   uint64_t length = (uint64_t)snprintf(full, sizeof full, "%s%s", module, name);
-  return purr__table_find(&checkpoint->tensors, full, length) != NULL ||
-         purr__table_find(&checkpoint->absent, full, length) != NULL;
+  return purr__directory_find(&checkpoint->tensors, full, length) != NULL ||
+         purr__directory_find(&checkpoint->absent, full, length) != NULL;
 }
 
 static const char packed_gate_up[] = "experts.gate_up_proj", packed_down[] = "experts.down_proj";

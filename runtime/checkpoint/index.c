@@ -122,11 +122,11 @@ static purr_status_t check_tensor(purr_checkpoint_t *checkpoint, purr__json_t *j
   bool found;
   int32_t shard_idx = find_shard(checkpoint, shard, &found);
   if (!found) return purr__json_fail(json, "the index changed while it was read");
-  purr__entry_t *entry = purr__table_find(&checkpoint->tensors, tensor, tensor_length);
+  purr__entry_t *entry = purr__directory_find(&checkpoint->tensors, tensor, tensor_length);
   if (entry == NULL && checkpoint->shards[shard_idx].fd < 0) {
     if (checkpoint->tensors.num_entries + checkpoint->absent.num_entries >= PURR__MAX_TENSORS)
       return purr__json_fail(json, "there are more than %d tensors, the most allowed", PURR__MAX_TENSORS);
-    json->status = purr__table_add(&checkpoint->absent, json->name, tensor, tensor_length, &entry, json->err);
+    json->status = purr__directory_add(&checkpoint->absent, json->name, tensor, tensor_length, &entry, json->err);
     if (json->status == PURR_STATUS_OK) entry->file_idx = shard_idx;
     return json->status;
   }
@@ -146,8 +146,8 @@ purr_status_t purr__index_check(purr_checkpoint_t *checkpoint, const char *text,
                                 purr_error_t *err) {
   purr_status_t status = read_index(checkpoint, text, num_bytes, label, check_tensor, err);
   if (status != PURR_STATUS_OK) return status;
-  purr__table_t *absent = &checkpoint->absent;
-  status = purr__table_sort(absent, 0, purr__entry_before_by_name, err);
+  purr__directory_t *absent = &checkpoint->absent;
+  status = purr__directory_sort(absent, 0, purr__entry_before_by_name, err);
   for (int64_t i = 1; i < absent->num_entries && status == PURR_STATUS_OK; i++)
     if (strcmp(absent->entries[i - 1]->name, absent->entries[i]->name) == 0)
       status = purr__fail(err, PURR_STATUS_CHECKPOINT, "%s: tensor '%s' is in weight_map twice", label,

@@ -34,7 +34,7 @@ static purr_status_t find_scales(const purr_checkpoint_t *checkpoint, const purr
   char name[PURR__MAX_TENSOR_NAME + 16];
   for (int i = 0; i < 2; i++) {
     int length = snprintf(name, sizeof name, "%s%s", entry->name, endings[i]);
-    *out_scales = purr__table_find(&checkpoint->tensors, name, (uint64_t)length);
+    *out_scales = purr__directory_find(&checkpoint->tensors, name, (uint64_t)length);
     if (*out_scales != NULL) break;
   }
   if (*out_scales == NULL) return purr__checkpoint_lookup(checkpoint, name, needed_by, out_scales, err);

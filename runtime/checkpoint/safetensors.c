@@ -130,9 +130,9 @@ static bool before_by_place(const purr__entry_t *a, const purr__entry_t *b) {
 }
 
 /* The tensors, in order of their data, must cover it from the first byte to the last, each byte once. */
-static purr_status_t check_places(purr__table_t *table, int64_t first, uint64_t data_begin, uint64_t file_bytes,
+static purr_status_t check_places(purr__directory_t *table, int64_t first, uint64_t data_begin, uint64_t file_bytes,
                                   const char *file, purr_error_t *err) {
-  purr_status_t status = purr__table_sort(table, first, before_by_place, err);
+  purr_status_t status = purr__directory_sort(table, first, before_by_place, err);
   if (status != PURR_STATUS_OK) return status;
   uint64_t covered = data_begin;
   for (int64_t i = first; i < table->num_entries; i++) {
@@ -153,7 +153,7 @@ static purr_status_t check_places(purr__table_t *table, int64_t first, uint64_t 
   return PURR_STATUS_OK;
 }
 
-static purr_status_t read_header(purr__table_t *table, purr__json_t *json, uint64_t data_begin, uint64_t data_bytes,
+static purr_status_t read_header(purr__directory_t *table, purr__json_t *json, uint64_t data_begin, uint64_t data_bytes,
                                  int32_t file_idx) {
   bool has_metadata = false;
   if (!purr__json_take(json, PURR__JSON_OBJECT_BEGIN, "the header")) return json->status;
@@ -172,7 +172,7 @@ static purr_status_t read_header(purr__table_t *table, purr__json_t *json, uint6
       name = decoded;
     }
     purr__entry_t *entry;
-    json->status = purr__table_add(table, json->name, name, name_length, &entry, json->err);
+    json->status = purr__directory_add(table, json->name, name, name_length, &entry, json->err);
     if (json->status != PURR_STATUS_OK) return json->status;
     entry->file_idx = file_idx;
     if (read_tensor(json, entry, data_begin, data_bytes) != PURR_STATUS_OK) return json->status;
@@ -181,8 +181,9 @@ static purr_status_t read_header(purr__table_t *table, purr__json_t *json, uint6
   return json->status;
 }
 
-purr_status_t purr__safetensors_parse(purr__table_t *table, const char *data, uint64_t num_bytes, uint64_t file_bytes,
-                                      const char *file, int32_t file_idx, uint64_t *headers_bytes, purr_error_t *err) {
+purr_status_t purr__safetensors_parse(purr__directory_t *table, const char *data, uint64_t num_bytes,
+                                      uint64_t file_bytes, const char *file, int32_t file_idx, uint64_t *headers_bytes,
+                                      purr_error_t *err) {
   enum { LENGTH_BYTES = 8 };
   if (file_bytes < LENGTH_BYTES || num_bytes < LENGTH_BYTES)
     return purr__fail(err, PURR_STATUS_CHECKPOINT, "%s has %llu bytes; a safetensors file has at least 10", file,

@@ -3,7 +3,7 @@
 #ifndef PURR_SAFETENSORS_H
 #define PURR_SAFETENSORS_H
 
-#include "checkpoint/table.h"
+#include "checkpoint/directory.h"
 
 /* The format allows 100 MB; the largest headers of real shards have 2 MB, and those of all shards of Kimi-K2 20 MB.
  * With these limits no checkpoint, however hostile, makes the reader use more than 100 MB. */
@@ -19,8 +19,9 @@
  * Refused: a header that is too long, not JSON or of another form; repeated or missing fields; unknown types; sizes
  * that overflow or do not agree; data outside the file, overlapping, or belonging to no tensor; bytes behind the data.
  */
-purr_status_t purr__safetensors_parse(purr__table_t *table, const char *data, uint64_t num_bytes, uint64_t file_bytes,
-                                      const char *file, int32_t file_idx, uint64_t *headers_bytes, purr_error_t *err);
+purr_status_t purr__safetensors_parse(purr__directory_t *table, const char *data, uint64_t num_bytes,
+                                      uint64_t file_bytes, const char *file, int32_t file_idx, uint64_t *headers_bytes,
+                                      purr_error_t *err);
 
 /* How the format spells a type ("BF16", "F8_E4M3"), "unknown" for others. */
 const char *purr__safetensors_dtype_name(int32_t dtype);

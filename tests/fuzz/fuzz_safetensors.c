@@ -6,8 +6,8 @@
 
 static bool before(const purr__entry_t *a, const purr__entry_t *b) { return a->begin < b->begin; }
 
-static void check_entries(purr__table_t *table, uint64_t file_bytes) {
-  FUZZ_CHECK(purr__table_sort(table, 0, before, NULL) == PURR_STATUS_OK);
+static void check_entries(purr__directory_t *table, uint64_t file_bytes) {
+  FUZZ_CHECK(purr__directory_sort(table, 0, before, NULL) == PURR_STATUS_OK);
   uint64_t end = 8;
   for (int64_t i = 0; i < table->num_entries; i++) {
     const purr__entry_t *entry = table->entries[i];
@@ -23,16 +23,16 @@ static void check_entries(purr__table_t *table, uint64_t file_bytes) {
     }
     FUZZ_CHECK(entry->num_bytes == wanted);
   }
-  FUZZ_CHECK(purr__table_sort(table, 0, purr__entry_before_by_name, NULL) == PURR_STATUS_OK);
+  FUZZ_CHECK(purr__directory_sort(table, 0, purr__entry_before_by_name, NULL) == PURR_STATUS_OK);
   for (int64_t i = 0; i < table->num_entries; i++) {
     purr__entry_t *entry = table->entries[i];
-    FUZZ_CHECK(purr__table_find(table, entry->name, (uint64_t)entry->name_length) == entry);
+    FUZZ_CHECK(purr__directory_find(table, entry->name, (uint64_t)entry->name_length) == entry);
   }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   const uint64_t held_bytes = fuzz_held_bytes();
-  purr__table_t table = {.context = fuzz_context()};
+  purr__directory_t table = {.context = fuzz_context()};
   purr_error_t err = PURR_ERROR_INIT;
   uint64_t headers_bytes = 0;
   const purr_status_t status =
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
     FUZZ_CHECK(status == PURR_STATUS_CHECKPOINT);
     fuzz_check_error(status, &err);
   }
-  purr__table_free(&table);
+  purr__directory_free(&table);
   FUZZ_CHECK(fuzz_held_bytes() == held_bytes);
   return 0;
 }

@@ -21,7 +21,7 @@ static purr_context_t *make_context(purr_test_allocator_t *memory) {
 }
 
 /* Parses a copy that ends where the file ends, so that the address sanitizer sees any read behind it. */
-static purr_status_t parse(purr__table_t *table, const unsigned char *file, size_t num_bytes, purr_error_t *err) {
+static purr_status_t parse(purr__directory_t *table, const unsigned char *file, size_t num_bytes, purr_error_t *err) {
   uint64_t headers_bytes = 0;
   char *exact = malloc(num_bytes > 0 ? num_bytes : 1);
   memcpy(exact, file, num_bytes);
@@ -45,11 +45,11 @@ static void reads_what_a_writer_wrote(void) {
   writer_add(&writer, "nibbles", "F4", 1, (int64_t[]){6}, data, 3);
   size_t num_bytes;
   unsigned char *file = writer_finish(&writer, 3, &num_bytes);
-  purr__table_t table = {.context = context};
+  purr__directory_t table = {.context = context};
   purr_error_t err;
   ASSERT_OK(parse(&table, file, num_bytes, &err));
   CU_ASSERT_EQUAL(table.num_entries, 6);
-  ASSERT_OK(purr__table_sort(&table, 0, purr__entry_before_by_name, &err));
+  ASSERT_OK(purr__directory_sort(&table, 0, purr__entry_before_by_name, &err));
   static const struct {
     const char *name;
     int32_t dtype, num_dims;
@@ -70,13 +70,13 @@ static void reads_what_a_writer_wrote(void) {
     CU_ASSERT_EQUAL(entry->num_bytes, expected[i].num_bytes);
     CU_ASSERT_EQUAL(entry->file_idx, 3);
     CU_ASSERT(memcmp(entry->shape, expected[i].shape, sizeof entry->shape) == 0);
-    CU_ASSERT_PTR_EQUAL(purr__table_find(&table, expected[i].name, strlen(expected[i].name)), entry);
+    CU_ASSERT_PTR_EQUAL(purr__directory_find(&table, expected[i].name, strlen(expected[i].name)), entry);
   }
-  CU_ASSERT_PTR_NULL(purr__table_find(&table, "matri", 5));
-  CU_ASSERT_PTR_NULL(purr__table_find(&table, "zzz", 3));
-  CU_ASSERT_STRING_EQUAL(purr__table_nearest(&table, "matrx")->name, "matrix");
+  CU_ASSERT_PTR_NULL(purr__directory_find(&table, "matri", 5));
+  CU_ASSERT_PTR_NULL(purr__directory_find(&table, "zzz", 3));
+  CU_ASSERT_STRING_EQUAL(purr__directory_nearest(&table, "matrx")->name, "matrix");
   free(file);
-  purr__table_free(&table);
+  purr__directory_free(&table);
   purr_context_destroy(context);
   CU_ASSERT_EQUAL(memory.num_live, 0);
 }
@@ -106,11 +106,11 @@ static void reads_odd_but_legal_headers(void) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     size_t num_bytes;
     unsigned char *file = file_from_header(cases[i].header, strlen(cases[i].header), cases[i].data_bytes, &num_bytes);
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err;
     ASSERT_OK(parse(&table, file, num_bytes, &err));
     CU_ASSERT_EQUAL(table.num_entries, cases[i].num_tensors);
-    purr__table_free(&table);
+    purr__directory_free(&table);
     free(file);
   }
   purr_context_destroy(context);
@@ -203,14 +203,14 @@ static void refuses_headers_that_lie(void) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     size_t num_bytes;
     unsigned char *file = file_from_header(cases[i].header, strlen(cases[i].header), cases[i].data_bytes, &num_bytes);
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err;
     ASSERT_STATUS(PURR_STATUS_CHECKPOINT, parse(&table, file, num_bytes, &err));
     if (strstr(err.message, cases[i].message) == NULL)
       fprintf(stderr, "case %zu: '%s' does not say '%s'\n", i, err.message, cases[i].message);
     CU_ASSERT_PTR_NOT_NULL(strstr(err.message, cases[i].message));
     CU_ASSERT(strncmp(err.message, "f", 1) == 0); /* the file comes first */
-    purr__table_free(&table);
+    purr__directory_free(&table);
     free(file);
     CU_ASSERT_EQUAL(memory.num_live, live);
   }
@@ -234,14 +234,14 @@ static void refuses_bad_lengths(void) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     unsigned char file[10] = {0, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     for (int j = 0; j < 8; j++) file[j] = (unsigned char)(cases[i].length >> (8 * j));
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err;
     ASSERT_STATUS(PURR_STATUS_CHECKPOINT, parse(&table, file, sizeof file, &err));
     CU_ASSERT_PTR_NOT_NULL(strstr(err.message, cases[i].message));
-    purr__table_free(&table);
+    purr__directory_free(&table);
   }
   for (size_t num_bytes = 0; num_bytes < 8; num_bytes++) {
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err;
     ASSERT_STATUS(PURR_STATUS_CHECKPOINT, parse(&table, (const unsigned char[8]){2}, num_bytes, &err));
   }
@@ -259,11 +259,11 @@ static void limits_names(void) {
       strcat(header, "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}");
       size_t num_bytes;
       unsigned char *file = file_from_header(header, strlen(header), 0, &num_bytes);
-      purr__table_t table = {.context = context};
+      purr__directory_t table = {.context = context};
       purr_error_t err;
       ASSERT_STATUS(extra ? PURR_STATUS_CHECKPOINT : PURR_STATUS_OK, parse(&table, file, num_bytes, &err));
       if (!extra) CU_ASSERT_EQUAL(table.entries[0]->name_length, PURR__MAX_TENSOR_NAME);
-      purr__table_free(&table);
+      purr__directory_free(&table);
       free(file);
     }
   purr_context_destroy(context);
@@ -281,10 +281,10 @@ static void survives_damage(void) {
   size_t num_bytes;
   unsigned char *file = writer_finish(&writer, 0, &num_bytes);
   for (size_t length = 0; length < num_bytes; length++) {
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err = PURR_ERROR_INIT;
     CU_ASSERT_EQUAL(parse(&table, file, length, &err), PURR_STATUS_CHECKPOINT);
-    purr__table_free(&table);
+    purr__directory_free(&table);
   }
   uint32_t random = 12345;
   int num_accepted = 0;
@@ -297,7 +297,7 @@ static void survives_damage(void) {
       size_t at = (random >> 8) % num_bytes;
       damaged[at] = round % 2 ? digits[random % (sizeof digits - 1)] : (unsigned char)(random >> 24);
     }
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err = PURR_ERROR_INIT;
     if (parse(&table, damaged, num_bytes, &err) == PURR_STATUS_OK) {
       num_accepted++;
@@ -311,7 +311,7 @@ static void survives_damage(void) {
     } else {
       CU_ASSERT(err.status == PURR_STATUS_CHECKPOINT && err.message[0] != '\0');
     }
-    purr__table_free(&table);
+    purr__directory_free(&table);
   }
   CU_ASSERT(num_accepted > 1000 && num_accepted < 19000); /* damage to the data alone is not seen, and need not be */
   free(damaged);
@@ -328,19 +328,19 @@ static void sorts_any_order(void) {
   purr_context_t *context = make_context(&memory);
   enum { NUM = 1000 };
   for (int order = 0; order < 3; order++) {
-    purr__table_t table = {.context = context};
+    purr__directory_t table = {.context = context};
     purr_error_t err;
     for (int i = 0; i < NUM; i++) {
       int key = order == 0 ? i : order == 1 ? NUM - 1 - i : i * 389 % NUM;
       char name[16];
       snprintf(name, sizeof name, "t%03d", key);
       purr__entry_t *entry;
-      REQUIRE_OK(purr__table_add(&table, "f", name, strlen(name), &entry, &err));
+      REQUIRE_OK(purr__directory_add(&table, "f", name, strlen(name), &entry, &err));
       entry->file_idx = key;
     }
-    ASSERT_OK(purr__table_sort(&table, 0, purr__entry_before_by_name, &err));
+    ASSERT_OK(purr__directory_sort(&table, 0, purr__entry_before_by_name, &err));
     for (int i = 0; i < NUM; i++) CU_ASSERT_EQUAL(table.entries[i]->file_idx, i);
-    purr__table_free(&table);
+    purr__directory_free(&table);
   }
   purr_context_destroy(context);
 }

@@ -1,4 +1,4 @@
-#include "checkpoint/table.h"
+#include "checkpoint/directory.h"
 
 #include <stdio.h>
 
@@ -9,7 +9,7 @@ typedef struct purr__block {
   uint64_t used, capacity; /* of the bytes behind this struct */
 } block_t;
 
-static void *block_allocate(purr__table_t *table, uint64_t bytes) {
+static void *block_allocate(purr__directory_t *table, uint64_t bytes) {
   bytes = (bytes + 7) & ~(uint64_t)7;
   block_t *block = table->blocks;
   if (block == NULL || block->capacity - block->used < bytes) {
@@ -23,7 +23,7 @@ static void *block_allocate(purr__table_t *table, uint64_t bytes) {
   return memory;
 }
 
-void purr__table_free(purr__table_t *table) {
+void purr__directory_free(purr__directory_t *table) {
   for (int64_t i = 0; i < table->num_entries; i++) purr__release(table->context, table->entries[i]->aligned);
   for (block_t *block = table->blocks; block != NULL;) {
     block_t *next = block->next;
@@ -47,8 +47,8 @@ static purr_status_t check_name(const char *file, const char *name, uint64_t len
   return PURR_STATUS_OK;
 }
 
-purr_status_t purr__table_add(purr__table_t *table, const char *file, const char *name, uint64_t name_length,
-                              purr__entry_t **out_entry, purr_error_t *err) {
+purr_status_t purr__directory_add(purr__directory_t *table, const char *file, const char *name, uint64_t name_length,
+                                  purr__entry_t **out_entry, purr_error_t *err) {
   purr_status_t status = check_name(file, name, name_length, err);
   if (status != PURR_STATUS_OK) return status;
   if (table->num_entries == PURR__MAX_TENSORS)
@@ -86,7 +86,8 @@ bool purr__entry_before_by_name(const purr__entry_t *a, const purr__entry_t *b) 
 
 /* Merge sort from the bottom up. Not qsort: its worst case and its memory are the C library's choice, and a hostile
  * file chooses the input. */
-purr_status_t purr__table_sort(purr__table_t *table, int64_t first, purr__entry_before_fn before, purr_error_t *err) {
+purr_status_t purr__directory_sort(purr__directory_t *table, int64_t first, purr__entry_before_fn before,
+                                   purr_error_t *err) {
   int64_t num = table->num_entries - first;
   if (num < 2) return PURR_STATUS_OK;
   purr__entry_t **entries = table->entries + first;
@@ -108,7 +109,7 @@ purr_status_t purr__table_sort(purr__table_t *table, int64_t first, purr__entry_
 }
 
 /* The first entry whose name is not before `name`. */
-static int64_t lower_bound(const purr__table_t *table, const char *name, uint64_t length) {
+static int64_t lower_bound(const purr__directory_t *table, const char *name, uint64_t length) {
   int64_t low = 0, high = table->num_entries;
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
@@ -121,7 +122,7 @@ static int64_t lower_bound(const purr__table_t *table, const char *name, uint64_
   return low;
 }
 
-purr__entry_t *purr__table_find(const purr__table_t *table, const char *name, uint64_t name_length) {
+purr__entry_t *purr__directory_find(const purr__directory_t *table, const char *name, uint64_t name_length) {
   int64_t place = lower_bound(table, name, name_length);
   if (place == table->num_entries) return NULL;
   purr__entry_t *entry = table->entries[place];
@@ -140,7 +141,7 @@ static bool is_sibling(const char *a, int64_t a_length, const char *b, int64_t b
 /* A typing error or another spelling changes one place inside a name: what remains in front and behind is the measure.
  * The same tensor of another expert is no help, unless nothing else comes near. Names alike in front stand close
  * together, so looking at the neighbours is enough. */
-const purr__entry_t *purr__table_nearest(const purr__table_t *table, const char *name) {
+const purr__entry_t *purr__directory_nearest(const purr__directory_t *table, const char *name) {
   enum { NEIGHBOURS = 256, SIBLING_PENALTY = 8 };
   const purr__entry_t *nearest = NULL;
   int64_t length = (int64_t)strlen(name), best = INT64_MIN;

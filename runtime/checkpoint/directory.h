@@ -1,7 +1,7 @@
 /* The tensors of a checkpoint: one entry each, found by name. Entries and names live in a few large blocks, so that a
  * checkpoint of 200,000 tensors costs about 30 MB and a few hundred allocations. */
-#ifndef PURR_TABLE_H
-#define PURR_TABLE_H
+#ifndef PURR_DIRECTORY_H
+#define PURR_DIRECTORY_H
 
 #include "base/base.h"
 
@@ -20,27 +20,28 @@ typedef struct purr__entry {
   char name[];             /* terminated, without control characters */
 } purr__entry_t;
 
-typedef struct purr__table {
+typedef struct purr__directory {
   purr_context_t *context;
   purr__entry_t **entries; /* after sort: in name order */
   int64_t num_entries, capacity;
   struct purr__block *blocks;
-} purr__table_t;
+} purr__directory_t;
 
 /* A new, zeroed entry; `name` need not be terminated. Fails for a name that is empty, too long or not printable, or
  * when there are too many; `file` is for the message. */
-purr_status_t purr__table_add(purr__table_t *table, const char *file, const char *name, uint64_t name_length,
-                              purr__entry_t **out_entry, purr_error_t *err);
+purr_status_t purr__directory_add(purr__directory_t *table, const char *file, const char *name, uint64_t name_length,
+                                  purr__entry_t **out_entry, purr_error_t *err);
 typedef bool (*purr__entry_before_fn)(const purr__entry_t *a, const purr__entry_t *b);
 /* Sorts entries [first, end): stable, O(n log n) whatever the order, O(n) when it is right already. */
-purr_status_t purr__table_sort(purr__table_t *table, int64_t first, purr__entry_before_fn before, purr_error_t *err);
+purr_status_t purr__directory_sort(purr__directory_t *table, int64_t first, purr__entry_before_fn before,
+                                   purr_error_t *err);
 bool purr__entry_before_by_name(const purr__entry_t *a, const purr__entry_t *b);
 /* NULL when there is none. The table is in name order. */
-purr__entry_t *purr__table_find(const purr__table_t *table, const char *name, uint64_t name_length);
+purr__entry_t *purr__directory_find(const purr__directory_t *table, const char *name, uint64_t name_length);
 /* Of the entries that stand close to `name`, the one that shares most with it at its two ends; NULL in an empty table.
  */
-const purr__entry_t *purr__table_nearest(const purr__table_t *table, const char *name);
-void purr__table_free(purr__table_t *table);
+const purr__entry_t *purr__directory_nearest(const purr__directory_t *table, const char *name);
+void purr__directory_free(purr__directory_t *table);
 
 /* Names from files, cut to fit into a message. Use within one expression: purr__shown(entry->name).text */
 typedef struct purr__shown {
