@@ -180,8 +180,8 @@ def main():
           f"{'layer':16}  {'routing':7}  {'peer':8}  {'peer ms':>8}  {'ours ms':>8}  {'peer TF/s':>9}  {'ours TF/s':>9}  "
           f"{'ours/dense':>10}  {'ours/peer':>9}  difference  launches", flush=True)
     for peer in ["eager"] if arguments.no_compile else ["eager", "compiled"]:
-        for name in arguments.shapes.split(","):
-            for routing in arguments.routings.split(","):
+        for routing in arguments.routings.split(","):
+            for name in arguments.shapes.split(","):
                 r = compare(library, clock, SHAPES[name], routing == "zipf", peer, arguments.pairs)
                 report["comparisons"].append({"layer": name, "routing": routing, **r})
                 print(f"{name:16}  {routing:7}  {peer:8}  {statistics.median(r['peer_ms']):8.3f}  "
@@ -191,6 +191,7 @@ def main():
                 if arguments.json:
                     with open(arguments.json, "w") as file:
                         json.dump(report, file, indent=1)
+                torch._dynamo.reset()  # a later layer is compiled for its own shape, and counts as no recompilation
                 torch.cuda.empty_cache()
 
 
