@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "checkpoint/safetensors.h"
 
 #define CONFIG_NAME "config.json"

@@ -3,7 +3,7 @@
 
 #include "checkpoint/matrix.h"
 #include "checkpoint/safetensors.h"
-#include "config/number.h"
+#include "base/number.h"
 
 #define MAX_LISTED_TENSORS 1000
 #define MAX_LISTED_PROBLEMS 4

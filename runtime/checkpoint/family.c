@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "config/config.h"
-#include "config/number.h"
+#include "base/number.h"
 
 /* ---- the keys of config.json that matter ---- */
 

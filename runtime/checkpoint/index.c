@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 typedef purr_status_t (*pair_fn)(purr_checkpoint_t *checkpoint, purr__json_t *json, const char *tensor,
                                  uint64_t tensor_length, const char *shard);

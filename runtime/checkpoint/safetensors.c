@@ -1,6 +1,6 @@
 #include "checkpoint/safetensors.h"
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 /* Types that have no place in a layer or in tools are known by size alone: a file that holds some can still be read. */
 static const struct {

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "config/config.h"
-#include "config/number.h"
+#include "base/number.h"
 #include "config/yaml.h"
 
 typedef struct parse {

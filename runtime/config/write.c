@@ -1,6 +1,6 @@
 /* A config as text: YAML that reads back as the same layer, and JSON. Both follow the table of keys. */
 #include "config/config.h"
-#include "config/number.h"
+#include "base/number.h"
 
 /* The word that stands for the value of a key, or NULL. */
 static const char *word_for(const purr__key_t *key, int64_t value) {

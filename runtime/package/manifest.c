@@ -1,7 +1,7 @@
 #include "package/manifest.h"
 
-#include "checkpoint/json.h"
-#include "config/number.h"
+#include "base/json.h"
+#include "base/number.h"
 
 /* ---- shapes ---- */
 

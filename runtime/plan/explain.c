@@ -1,5 +1,5 @@
 /* The plan in words: what was chosen and why, and where every byte of one rank goes. */
-#include "config/number.h"
+#include "base/number.h"
 #include "plan/plan.h"
 
 /* ---- what both forms need ---- */

@@ -1,6 +1,6 @@
 /* Any bytes as JSON (config.json, the index of a sharded checkpoint, manifests): the events end, keep their order, and
  * their tokens lie inside the text. */
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "fuzz.h"
 
 /* Reads everything, event by event; returns how many there were, -1 where the text is refused. */

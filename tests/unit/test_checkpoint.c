@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "support/allocator.h"
 #include "support/checkpoint.h"
 #include "support/main.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "config/number.h"
+#include "base/number.h"
 #include "config/yaml.h"
 #include "support/allocator.h"
 #include "support/main.h"

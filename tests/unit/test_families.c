@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/bf16.h"
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "support/allocator.h"
 #include "support/checkpoint.h"
 #include "support/main.h"

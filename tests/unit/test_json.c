@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "support/main.h"
 
 /* One letter an event: { } [ ] k(ey) s(tring) n(umber) t f 0 (null) $ (end) ! (failed). */

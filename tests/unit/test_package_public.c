@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/context.h"
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "support/fake_cuda.h"
 #include "support/main.h"
 #include "support/package.h"

@@ -1,9 +1,9 @@
 /* The pull reader. What may come next is one small state; nesting is one bit a level. */
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 #include <stdio.h>
 
-#include "config/number.h"
+#include "base/number.h"
 
 /* Values of purr__json_t.expected. */
 enum {

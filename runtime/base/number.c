@@ -1,6 +1,6 @@
 /* Numbers as text. The C library converts, but only what a grammar here has passed, and under the C locale of this
  * thread alone: a caller's decimal comma must not change what a file means. */
-#include "config/number.h"
+#include "base/number.h"
 
 #include <locale.h>
 #include <stdio.h>
