@@ -201,6 +201,7 @@ CALL(purr_scales_query) {
   return purr_scales_query(world.context, &quantized, &info, &err);
 }
 CALL(purr_mxfp8_quantize) { return purr_mxfp8_quantize(world.context, &source, 0, &quantized, &err); }
+CALL(purr_mxfp8_quantize_on) { return purr_mxfp8_quantize_on(world.plan, &source, 0, &quantized, NULL, &err); }
 CALL(purr_mxfp8_dequantize) { return purr_mxfp8_dequantize(world.context, &quantized, &source, &err); }
 CALL(purr_scales_convert) { return purr_scales_convert(world.context, &quantized, &tiled, &err); }
 
@@ -241,6 +242,16 @@ CALL(purr_memory_allocate) {
 CALL(purr_memory_copy) { return purr_memory_copy(world.plan, more_scales, mxfp8_scales, 4, &err); }
 CALL(purr_memory_release) {
   purr_memory_release(NULL, NULL, 64);
+  return PURR_STATUS_OK;
+}
+CALL(purr_stream_create) {
+  void *out = &nonsense;
+  purr_status_t status = purr_stream_create(world.plan, &out, &err);
+  if (out != NULL) return PURR_STATUS_INTERNAL; /* the host has none */
+  return status;
+}
+CALL(purr_stream_destroy) {
+  purr_stream_destroy(world.plan, NULL);
   return PURR_STATUS_OK;
 }
 CALL(purr_stream_synchronize) { return purr_stream_synchronize(world.plan, NULL, &err); }
@@ -370,6 +381,7 @@ static const struct {
     ROW(purr_config_destroy, PLAIN),
     ROW(purr_scales_query, HANDLE),
     ROW(purr_mxfp8_quantize, HANDLE),
+    ROW(purr_mxfp8_quantize_on, HANDLE),
     ROW(purr_mxfp8_dequantize, HANDLE),
     ROW(purr_scales_convert, HANDLE),
     ROW(purr_group_create_local, HANDLE),
@@ -386,6 +398,8 @@ static const struct {
     ROW(purr_memory_allocate, HANDLE),
     ROW(purr_memory_copy, HANDLE),
     ROW(purr_memory_release, PLAIN),
+    ROW(purr_stream_create, HANDLE),
+    ROW(purr_stream_destroy, PLAIN),
     ROW(purr_stream_synchronize, HANDLE),
     ROW(purr_workspace_create, HANDLE),
     ROW(purr_workspace_destroy, PLAIN),
