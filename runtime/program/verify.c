@@ -245,11 +245,13 @@ static const char *what_is_missing(const verify_t *verify, int checkable_idx) {
   purr_tensor_t whole, part;
   int64_t num_checked = 0;
   if (!find_actual(verify, checkable_names[checkable_idx], &whole)) return NULL;
-  if (whole.data == NULL) return "all"; /* backward did not run */
+  if (whole.data == NULL) return "backward did not run";
   for (int64_t i = 0; i < verify->num_comparisons; i++)
     if (find_actual(verify, verify->comparisons[i].name, &part) && is_inside(&part, &whole))
       num_checked += tensor_count(&part);
-  return num_checked == 0 ? "all" : num_checked < tensor_count(&whole) ? "some experts" : "";
+  return num_checked == 0                     ? "not in the capture"
+         : num_checked < tensor_count(&whole) ? "some experts are not in the capture"
+                                              : "";
 }
 
 /* ----------------------------------------------------------------------------------------------------------- report */
@@ -301,7 +303,7 @@ static void print_report(const verify_t *verify) {
   printf("\n");
   for (int i = 0; i < NUM_CHECKABLE; i++) {
     const char *missing = what_is_missing(verify, i);
-    if (missing != NULL && *missing != '\0') printf("  not in the capture: %s (%s)\n", checkable_names[i], missing);
+    if (missing != NULL && *missing != '\0') printf("  not checked: %s (%s)\n", checkable_names[i], missing);
   }
   printf("  %" PRId64 " of %" PRId64 " tensors within %g\n", verify->num_comparisons - count_failed(verify),
          verify->num_comparisons, verify->options.tolerance);

@@ -61,8 +61,8 @@ json_is '"output" in [t["name"] for t in o["tensors"] if not t["passed"]]' True
 # What is missing is named; expectations alone decide whether backward runs.
 edit "$capture" "$work/c" drop:expect.d_x drop:expect.grad.experts.down_proj
 verify 0 "$work/c"
-says out "not in the capture: d_x (all)"
-says out "not in the capture: grad.experts.down_proj (all)"
+says out "not checked: d_x (not in the capture)"
+says out "not checked: grad.experts.down_proj (not in the capture)"
 edit "$capture" "$work/c" drop:expect.d_x drop:expect.d_topk_weights drop:expect.grad.experts.down_proj \
   drop:expect.grad.experts.gate_up_proj drop:expect.grad.shared_experts.gate_proj.weight \
   drop:expect.grad.shared_experts.up_proj.weight drop:expect.grad.shared_experts.down_proj.weight drop:input.d_output
@@ -77,7 +77,7 @@ json_is 'o["passed"], len(o["tensors"]), o["not_checked"]' "(True, 54, [])"
 edit "$work/c" "$work/d" drop:expect.grad.experts.7.w2.weight \
   rename:expect.grad.experts.3.gate_proj.weight=expect.grad.experts.3.w1.weight
 verify 0 "$work/d"
-says out "not in the capture: grad.experts.down_proj (some experts)"
+says out "not checked: grad.experts.down_proj (some experts are not in the capture)"
 edit "$work/c" "$work/d" rename:expect.grad.experts.3.gate_proj.weight=expect.grad.experts.3.w3.weight \
   drop:expect.grad.experts.3.up_proj.weight
 verify 1 "$work/d" --json
