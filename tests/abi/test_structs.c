@@ -1,6 +1,6 @@
 /* Callers built against other versions of purr.h. For every public struct and every size that a version could have had
  * (the end of each field): a shorter struct works as far as the call can do without the missing fields, and nothing
- * behind it is read or written; a longer one works while its unknown tail is zero, and is refused when it is not.
+ * behind it is read or written; a longer one works while its unknown tail is zero, and is refused when it is not (S13).
  *
  * Each struct lies at the end of a block of its own size, so that the address sanitizer sees a byte too many. */
 #include "purr.h"

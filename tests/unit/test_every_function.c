@@ -1,7 +1,7 @@
 /* One table with a call of every function of the interface. What holds for all of them is tried for each:
  *   no memory     each allocation may fail, once or from there on: a clean status, nothing kept, and all goes on;
  *   malloc        the library's memory comes from the context's hooks, except libyaml's, which may fail as well;
- *   fork          an inherited handle is refused, and destroying it does nothing;
+ *   fork          an inherited handle is refused, and destroying it does nothing (B57);
  *   no handle     NULL is refused.
  * A function that the table does not have fails the test. */
 #include <pthread.h>

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backends/host/math.h"
 #include "support/device.h"
 #include "support/layer.h"
 #include "support/main.h"
@@ -403,6 +404,19 @@ static void b33_pairing_of_slots(void) {
   test_problem_free(p);
 }
 
+/* Every variant of the host's kernels that this CPU can run. */
+static void s01_every_instruction_set(void) {
+  static const char *const isas[] = {"baseline", "avx2", "avx512", "neon"};
+  test_problem_t *p = test_fixture_f(130, 288, 160, 8, 2, 64);
+  for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+    if (!purr__host_set_isa(isas[i])) continue;
+    check_exact(isas[i], p, &(test_run_t){.ranks = 2});
+    check_exact(isas[i], p, &(test_run_t){.precision = PURR_PRECISION_MXFP8, .bf16_gradients = true});
+  }
+  CU_ASSERT_TRUE(purr__host_set_isa("auto"));
+  test_problem_free(p);
+}
+
 static void s03_shared_counted_once(void) {
   test_problem_t *p = test_fixture_f(8, 256, 128, 8, 2, 128);
   set_all_routes(p, (int64_t[]){1, 6}, (float[]){0.5f, 0.25f});
@@ -452,6 +466,7 @@ int main(void) {
                                                       {"B29 zero and negative weights", b29_zero_and_negative_weights},
                                                       {"B31 recycled memory", b31_recycled_memory},
                                                       {"B33 pairing of slots", b33_pairing_of_slots},
+                                                      {"S01 every instruction set", s01_every_instruction_set},
                                                       {"S03 shared expert counted once", s03_shared_counted_once},
                                                       {"S05 uneven expert split", s05_uneven_split},
                                                       {"S17 counts and order agree", s17_counts_and_order_agree},

@@ -199,7 +199,7 @@ static void bad_arguments(void) {
 
 int main(void) {
   return purr_test_main("local group", (purr_test_t[]){{"all come", all_come},
-                                                       {"one never comes", one_never_comes},
+                                                       {"B43 one never comes", one_never_comes},
                                                        {"one stops coming", one_stops_coming},
                                                        {"one leaves", one_leaves},
                                                        {"different layers", different_layers},

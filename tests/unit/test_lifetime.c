@@ -166,6 +166,7 @@ static void memory_is_what_the_plan_says(void) {
 
 /* ---- one workspace, two layers ---- */
 
+/* It never grows (B39): too small for a plan is refused. */
 static void shared_workspace(void) {
   open_context();
   layer_t layers[2];
@@ -443,7 +444,7 @@ static void any_order(void) {
   }
 }
 
-/* Parents destroyed early: their children work on. The plan is still needed, it is an argument. */
+/* Parents destroyed early (B63): their children work on. The plan is still needed, it is an argument. */
 static void children_outlive_parents(void) {
   open_context();
   layer_t layer;

@@ -348,7 +348,7 @@ static void sorts_any_order(void) {
 int main(void) {
   return purr_test_main("safetensors", (purr_test_t[]){{"reads what a writer wrote", reads_what_a_writer_wrote},
                                                        {"reads odd but legal headers", reads_odd_but_legal_headers},
-                                                       {"refuses headers that lie", refuses_headers_that_lie},
+                                                       {"S11 refuses headers that lie", refuses_headers_that_lie},
                                                        {"refuses bad lengths", refuses_bad_lengths},
                                                        {"limits names", limits_names},
                                                        {"survives damage", survives_damage},
