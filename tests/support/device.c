@@ -9,6 +9,12 @@ int32_t test_backend(void) {
   return strcmp(name, "mega") == 0 ? PURR_BACKEND_MEGA : PURR_BACKEND_STAGED;
 }
 
+int test_num_devices(void) {
+  const char *text = getenv("PURR_TEST_DEVICES");
+  const int num = text != NULL ? atoi(text) : 1;
+  return num > 0 ? num : 1;
+}
+
 bool test_backend_serves(const test_run_t *run) {
   return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16;
 }

@@ -129,12 +129,16 @@ void test_outcome_free(test_outcome_t *o) {
   free(o);
 }
 
-static purr_status_t make_plan(purr_context_t *context, const test_problem_t *p, const test_run_t *run,
-                               purr_plan_t **out_plan, purr_error_t *err) {
+/* A plan for each rank: on GPUs, the tests' devices take turns. */
+static purr_status_t make_plans(purr_context_t *context, const test_problem_t *p, const test_run_t *run, int ranks,
+                                purr_plan_t **out_plans, purr_error_t *err) {
   const purr_layer_desc_t layer = test_layer_desc(p, run);
   purr_config_t *config = NULL;
   purr_status_t status = purr_config_create(context, &layer, &config, err);
-  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, out_plan, err);
+  for (int r = 0; r < ranks && status == PURR_STATUS_OK; r++) {
+    const purr_plan_desc_t desc = {.struct_size = sizeof desc, .device = r % test_num_devices() + 1};
+    status = purr_plan_create(context, config, run->backend != 0 ? &desc : NULL, &out_plans[r], err);
+  }
   purr_config_destroy(config);
   return status;
 }
@@ -148,11 +152,11 @@ static test_outcome_t *run_on_backend(const test_problem_t *p, const test_run_t 
                                     .num_threads = run->threads ? (uint32_t)run->threads : 2,
                                     .host_allocator = &allocator};
   purr_context_t *context = NULL;
-  purr_plan_t *plan = NULL;
+  purr_plan_t **plans = calloc((size_t)ranks, sizeof *plans);
   purr_group_t **groups = calloc((size_t)ranks, sizeof *groups);
   const purr_group_desc_t group_desc = {sizeof group_desc, ranks, 60000};
   o->status = purr_context_create(&desc, &context, &o->err);
-  if (o->status == PURR_STATUS_OK) o->status = make_plan(context, p, run, &plan, &o->err);
+  if (o->status == PURR_STATUS_OK) o->status = make_plans(context, p, run, ranks, plans, &o->err);
   if (o->status == PURR_STATUS_OK) o->status = purr_group_create_local(context, &group_desc, groups, &o->err);
   if (o->status == PURR_STATUS_OK) {
     runner_t *all = calloc((size_t)ranks, sizeof *all);
@@ -164,7 +168,7 @@ static test_outcome_t *run_on_backend(const test_problem_t *p, const test_run_t 
       all[r].rank = (test_rank_t){.problem = p,
                                   .run = run,
                                   .context = context,
-                                  .plan = plan,
+                                  .plan = plans[r],
                                   .group = groups[r],
                                   .first_token = first_token,
                                   .tokens = tokens,
@@ -183,8 +187,9 @@ static test_outcome_t *run_on_backend(const test_problem_t *p, const test_run_t 
     free(threads);
     free(all);
   }
+  for (int r = 0; r < ranks; r++) purr_plan_destroy(plans[r]);
+  free(plans);
   free(groups);
-  purr_plan_destroy(plan);
   purr_context_destroy(context);
   return o;
 }
