@@ -219,6 +219,35 @@ typedef struct purr__barrier_params {
   int32_t rank, num_ranks;
 } purr__barrier_params_t;
 
+/* ----------------------------------------------------------------------------------------------- MXFP8 quantiser */
+
+/* purr_quantize_mxfp8: BF16 to MXFP8, blocks of 32 along the row. A grid of (column groups, row groups, slices); see
+ * purr__quantize_row_groups. ptx/quantize_mxfp8.ptx loads each field into a register of its name. */
+typedef struct purr__quantize_mxfp8_params {
+  const void *source;            /* bf16 [slices, rows, columns], rows at multiples of 16 bytes */
+  uint8_t *elements;             /* e4m3, the same shape, rows at multiples of 8 bytes */
+  uint8_t *scales;               /* e8m0 */
+  int64_t num_rows, num_columns; /* columns a multiple of 8 */
+  int64_t source_row_stride, source_slice_stride;
+  int64_t elements_row_stride, elements_slice_stride;
+  int64_t scales_slice_stride;
+  int64_t scales_outer_stride;              /* plain: from row to row; tiles: from 128 rows to the next 128 */
+  int64_t scales_block_stride;              /* plain: from block to block */
+  int64_t num_scale_rows, num_scale_blocks; /* to be written: with tiles padded to whole ones */
+  int32_t scale_layout;                     /* PURR_SCALE_LAYOUT_* */
+  int32_t scale_rule;                       /* PURR_SCALE_RULE_* */
+} purr__quantize_mxfp8_params_t;
+
+#define PURR__QUANTIZE_GROUP_COLUMNS 256
+#define PURR__QUANTIZE_GROUP_ROWS 8
+
+/* Row groups of a launch: about eight rows for each warp, so that all but the first load early, and a multiple of 16.
+ */
+static inline int64_t purr__quantize_row_groups(int64_t num_scale_rows) {
+  const int64_t sixteens = (num_scale_rows + 1023) / 1024;
+  return sixteens < 4095 ? sixteens * 16 : 65520;
+}
+
 static_assert(sizeof(void *) == 8, "the layouts are for 64-bit hosts");
 static_assert(sizeof(purr__device_status_t) == 48, "layout");
 static_assert(sizeof(purr__device_table_header_t) == 64, "layout");
@@ -241,5 +270,10 @@ static_assert(sizeof(purr__device_rank_header_t) == 32, "layout");
 static_assert(sizeof(purr__exchange_params_t) == 96, "layout");
 static_assert(sizeof(purr__barrier_params_t) == 48, "layout");
 static_assert(offsetof(purr__slot_sum_params_t, hidden) == 152, "layout");
+static_assert(offsetof(purr__quantize_mxfp8_params_t, num_rows) == 24, "layout");
+static_assert(offsetof(purr__quantize_mxfp8_params_t, scales_slice_stride) == 72, "layout");
+static_assert(offsetof(purr__quantize_mxfp8_params_t, num_scale_rows) == 96, "layout");
+static_assert(offsetof(purr__quantize_mxfp8_params_t, scale_rule) == 116, "layout");
+static_assert(sizeof(purr__quantize_mxfp8_params_t) == 120, "layout");
 
 #endif

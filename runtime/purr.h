@@ -522,6 +522,21 @@ PURR_API purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_w
 /* Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_weights_destroy(purr_weights_t *weights);
 
+/* ------------------------------------------------------------------------------------------- MXFP8 on the plan's
+ * device */
+
+/* purr_mxfp8_quantize in the memory of the plan's backend, with the same bytes. On a GPU it only enqueues, one launch
+ * for all slices, allocates nothing and can be captured in a graph. The GPU takes what its layers need: BF16,
+ * granularity 1x32 along rows, either layout of the scales, columns a multiple of 8, rows of the source at multiples of
+ * 16 bytes and of the destination at 8, slices one stride apart and at most 65535. Of the plan only the place counts,
+ * not the shapes.
+ * @param source, rule, destination  as in purr_mxfp8_quantize, device memory.
+ * @param stream                     CUstream, NULL = the default stream; ignored by the host backend, which blocks.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, UNSUPPORTED,
+ * MISSING_KERNEL, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_mxfp8_quantize_on(const purr_plan_t *plan, const purr_tensor_t *source, int32_t rule,
+                                              const purr_tensor_t *destination, void *stream, purr_error_t *err);
+
 /* ---------------------------------------------------------------------------------------------------------- memory
  * For callers without a CUDA library of their own. Memory from anywhere else serves as well. */
 
