@@ -364,7 +364,7 @@ int main(int argc, char **argv) {
   if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, &plan, &err);
   if (status != PURR_STATUS_OK) {
     fprintf(stderr, "skipped: %s\n", err.message);
-    return status == PURR_STATUS_NO_DEVICE ? PURR_TEST_SKIPPED : 1;
+    return status == PURR_STATUS_NO_DEVICE || status == PURR_STATUS_MISSING_KERNEL ? PURR_TEST_SKIPPED : 1;
   }
   const int failures =
       purr_test_main("MXFP8 quantiser on a GPU", (purr_test_t[]){{"B13, B19: special blocks", special_blocks},
