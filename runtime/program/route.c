@@ -34,12 +34,12 @@ int routing_parse(const char *command, const char *text, routing_t *out_routing)
 
 /* ------------------------------------------------------------------------------------------------ choosing experts */
 
-/* The K experts with the highest keys, highest first; equal keys go to the lower id, NaN comes last. K distinct experts
- * are found whatever the keys are. */
+/* The K experts with the highest keys, highest first; equal keys go to the lower id, NaN comes last. They are distinct
+ * whatever the keys are; with K > E, which a layer may have, all come again once all were chosen. */
 static void choose_top(const float *keys, int64_t num_experts, int64_t top_k, int64_t *out_ids, bool *taken) {
-  memset(taken, 0, (size_t)num_experts * sizeof *taken);
   for (int64_t k = 0; k < top_k; k++) {
     int64_t best = -1;
+    if (k % num_experts == 0) memset(taken, 0, (size_t)num_experts * sizeof *taken);
     for (int64_t e = 0; e < num_experts; e++)
       if (!taken[e] && (best < 0 || keys[e] > keys[best] || (isnan(keys[best]) && !isnan(keys[e])))) best = e;
     taken[best] = true;

@@ -51,6 +51,13 @@ even=$(json 'o["tokens_per_expert"]["imbalance"]')
 run 0 run "$layer" --tokens 200 --routing zipf:2 --json
 json_is "o['tokens_per_expert']['imbalance'] > $even + 0.5" True
 
+# More slots than experts: each expert is drawn as often as the next before one comes again.
+sed -e 's/^num_experts: .*/num_experts: 2/' -e 's/^top_k: .*/top_k: 5/' "$layer" >"$work/few.yaml"
+for routing in uniform zipf:1.0; do
+  run 0 run "$work/few.yaml" --tokens 7 --routing $routing --backward --json
+  json_is 'sum(o["tokens_per_expert"]["counts"]), min(o["tokens_per_expert"]["counts"]) >= 14' "(35, True)"
+done
+
 # What was written can be read: as routing, as input.
 run 0 run "$layer" --tokens 64 --routing zipf:1.5 --output "$work/out.safetensors" --json
 hash=$(json 'o["hashes"]["output"]')
