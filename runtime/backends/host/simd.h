@@ -14,7 +14,7 @@
 _Static_assert(FLT_EVAL_METHOD == 0, "float expressions must be rounded to float");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a pair of BF16 is read as one 32-bit word, low half first");
 
-/* NUM_LANES: floats in a vector. ROWS x VECTORS: the block of accumulators that the registers hold. */
+/* NUM_LANES: floats in a vector. BLOCK_ROWS by BLOCK_VECTORS: the accumulators that the registers hold at a time. */
 #if defined(PURR__ISA_AVX512)
 #include <immintrin.h>
 enum { NUM_LANES = 16, BLOCK_ROWS = 14, BLOCK_VECTORS = 2, HAS_FMA = 1 };
