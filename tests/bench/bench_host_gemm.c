@@ -1,12 +1,12 @@
 /* The host backend's GEMMs against OpenBLAS sgemm, on the per-expert problems of a layer.
  *
- *   bench_host_gemm [--tokens N,N,...] [--experts E] [--top-k K] [--hidden H] [--intermediate I] [--pairs P] [--isa
- * NAME]
+ *   bench_host_gemm [--tokens N,N,...] [--pairs N] [--isa NAME]
+ *                   [--experts E] [--top-k K] [--hidden H] [--intermediate I]
  *
  * Defaults are qwen3_30b with 256 tokens. OpenBLAS works on FP32 copies made beforehand, once with its own threads
  * inside each call and once with single-threaded calls in parallel; the ratio is against the faster of the two, the
- * median over alternating runs. An OpenBLAS older than
- * the CPU may take it for an old one: the core it chose is printed, and OPENBLAS_CORETYPE=SkylakeX, say, sets another.
+ * median over alternating runs. An OpenBLAS older than the CPU may take it for an old one: the core it chose is
+ * printed, and OPENBLAS_CORETYPE=SkylakeX, say, sets another.
  */
 #include <stdio.h>
 #include <stdlib.h>
