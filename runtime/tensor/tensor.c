@@ -28,11 +28,11 @@ const char *purr__dtype_name(int32_t dtype) {
   return "unknown";
 }
 
-/* "[8, 256, 128]", with * for any. */
-static const char *shape_text(char *buffer, size_t capacity, const int64_t *shape, int num_dims) {
+/* "[8, 256, 128]"; in a rule, * stands for any size. */
+static const char *shape_text(char *buffer, size_t capacity, const int64_t *shape, int num_dims, bool is_rule) {
   size_t length = (size_t)snprintf(buffer, capacity, "[");
   for (int i = 0; i < num_dims && length < capacity; i++) {
-    if (shape[i] < 0)
+    if (is_rule && shape[i] < 0)
       length += (size_t)snprintf(buffer + length, capacity - length, "%s*", i ? ", " : "");
     else
       length += (size_t)snprintf(buffer + length, capacity - length, "%s%lld", i ? ", " : "", (long long)shape[i]);
@@ -89,8 +89,8 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
   if (!shape_fits)
     return purr__fail(
         err, PURR_STATUS_INVALID_ARGUMENT, "%s has shape %s; it must be %s", rule->name,
-        shape_text(found, sizeof found, own.shape, own.num_dims < 0 || own.num_dims > 4 ? 0 : own.num_dims),
-        shape_text(wanted, sizeof wanted, rule->shape, rule->num_dims));
+        shape_text(found, sizeof found, own.shape, own.num_dims < 0 || own.num_dims > 4 ? 0 : own.num_dims, false),
+        shape_text(wanted, sizeof wanted, rule->shape, rule->num_dims, true));
 
   /* All strides zero: contiguous. */
   const int num_dims = rule->num_dims;
@@ -102,7 +102,7 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
       own.stride[i] = stride;
       if (__builtin_mul_overflow(stride, own.shape[i] > 0 ? own.shape[i] : 1, &stride))
         return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s has shape %s, more elements than fit in memory",
-                          rule->name, shape_text(found, sizeof found, own.shape, num_dims));
+                          rule->name, shape_text(found, sizeof found, own.shape, num_dims, false));
     }
   }
   int64_t num_elements = 1, reach = 0;
@@ -135,8 +135,8 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
   if (rule->written && !purr__strides_are_distinct(counts, own.stride, num_dims, 1))
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
                       "%s has shape %s with strides %s; it is written, and its elements would overlap", rule->name,
-                      shape_text(found, sizeof found, own.shape, num_dims),
-                      shape_text(wanted, sizeof wanted, own.stride, num_dims));
+                      shape_text(found, sizeof found, own.shape, num_dims, false),
+                      shape_text(wanted, sizeof wanted, own.stride, num_dims, false));
 
   if (own.pointers != NULL) {
     if (num_dims != 3)

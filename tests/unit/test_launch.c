@@ -228,7 +228,7 @@ static const struct {
     {"other rows", other_rows, 0, FIRST, "; it must be ["},
     {"other columns", other_columns, 0, 0, "; it must be ["},
     {"no columns", no_columns, 0, 0, "; it must be ["},
-    {"less than no rows", rows_below_zero, 0, 0, "; it must be ["},
+    {"less than no rows", rows_below_zero, 0, 0, "-1, "},
     {"more rows than memory", huge_rows, 0, FIRST, "; it must be ["},
     {"a negative stride", stride_below_zero, 0, 0, "strides are not negative"},
     {"a huge stride", huge_stride, 0, 0, "beyond 2^59 bytes"},
