@@ -342,7 +342,7 @@ int cmd_bench(int argc, char **argv) {
        .value = &options->num_threads,
        .metavar = "N",
        .min = 1,
-       .max = 4096,
+       .max = 1024,
        .help = "threads of the host backend (default: PURR_NUM_THREADS, else all CPUs)"},
       {.name = "seed",
        .kind = OPTION_INT,

@@ -42,8 +42,9 @@ typedef struct named_tensor {
 /* The decoder layer that a safetensors file says it was captured from, in its metadata; -1 where it does not. It is a
  * default for --layer, nothing more: the library checks the file itself. */
 int64_t captured_layer(const char *path);
-/* Opens a file for write_safetensors before the work whose result it gets; its content is kept until then. */
-FILE *open_output(const char *command, const char *path);
+/* Opens a file for write_safetensors before the work whose result it gets; its content is kept until then.
+ * `out_is_new` says that there was none. */
+FILE *open_output(const char *command, const char *path, bool *out_is_new);
 /* Writes and closes; returns an exit code. */
 int write_safetensors(const char *command, FILE *file, const char *path, const named_tensor_t *tensors,
                       int num_tensors);
@@ -86,7 +87,7 @@ typedef struct layer_options {
        .value = &(o).num_threads,                                                                    \
        .metavar = "N",                                                                               \
        .min = 1,                                                                                     \
-       .max = 4096,                                                                                  \
+       .max = 1024,                                                                                  \
        .help = "threads of the host backend (default: PURR_NUM_THREADS, else all CPUs)"},            \
       {.name = "backend",                                                                            \
        .kind = OPTION_CHOICE,                                                                        \

@@ -1,6 +1,7 @@
 /* purr run: one layer on real or generated tokens, and what it did. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "random.h"
 #include "run.h"
@@ -213,7 +214,7 @@ static int run_layer(run_t *run) {
   if (code == EXIT_GOOD) code = find_num_tokens(run, &num_tokens);
   if (code == EXIT_GOOD) code = layer_allocate(&run->layer, &options->layer, num_tokens, options->backward);
   if (code == EXIT_GOOD && options->output_path != NULL) {
-    run->output = open_output("run", options->output_path);
+    run->output = open_output("run", options->output_path, &run->output_is_new);
     if (run->output == NULL) code = EXIT_BAD_INPUT;
   }
   if (code == EXIT_GOOD) code = fill_tokens(run);
@@ -279,6 +280,7 @@ int cmd_run(int argc, char **argv) {
   if (code == EXIT_GOOD) code = run_layer(&run);
   if (code == EXIT_GOOD) options->json ? run_write_json(&run) : run_print(&run);
   if (run.output != NULL) fclose(run.output);
+  if (code != EXIT_GOOD && run.output_is_new) unlink(options->output_path);
   free(run.forward.infos);
   free(run.backward.infos);
   purr_checkpoint_destroy(run.input);

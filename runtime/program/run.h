@@ -27,6 +27,7 @@ typedef struct run {
   layer_t layer;
   purr_checkpoint_t *input, *routing_file;
   FILE *output;
+  bool output_is_new; /* made by this run, which takes it away when it fails */
   pass_t forward, backward;
   purr_counters_t counters;
   int64_t num_slots, max_tokens_per_expert, min_tokens_per_expert;

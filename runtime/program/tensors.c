@@ -157,8 +157,10 @@ int64_t captured_layer(const char *path) {
   return layer <= 100000 ? layer : -1;
 }
 
-FILE *open_output(const char *command, const char *path) {
-  int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+FILE *open_output(const char *command, const char *path, bool *out_is_new) {
+  int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  *out_is_new = descriptor >= 0;
+  if (descriptor < 0 && errno == EEXIST) descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
   if (file != NULL) return file;
   fail(command, "give --output a file in a folder that exists and can be written", "'%s' cannot be written: %s", path,

@@ -10,6 +10,7 @@ for value in 1x 0x10 1e3 -1 " 4" "" 99999999999999999999 16777217; do
   refuses "--tokens takes a whole number from 0 to 16777216, not '$value'" run "$config" --tokens "$value"
 done
 refuses "--ranks takes a whole number from 1 to 1024, not '0'" run "$config" --ranks=0
+refuses "--threads takes a whole number from 1 to 1024, not '1025'" run "$config" --threads 1025
 refuses "--backend takes one of auto, host, staged, mega, not 'gpu'" run "$config" --backend gpu
 refuses "--precision takes one of bf16, mxfp8, not 'fp8'" run "$config" --precision=fp8
 refuses "--tolerance takes a number from 0 to 1e+06, not 'nan'" verify --tolerance nan

@@ -68,6 +68,8 @@ run 0 run "$layer" --input "$work/in.safetensors" --backward --json
 json_is 'o["num_tokens"], o["routing"][-15:]' "(64, '/in.safetensors')"
 python3 "$SOURCE_DIR/tests/program/edit.py" "$work/in.safetensors" "$work/bad.safetensors" id:topk_ids=7,12
 refuses "BAD_ROUTE" run "$layer" --input "$work/bad.safetensors" --ranks 2
+refuses "BAD_ROUTE" run "$layer" --input "$work/bad.safetensors" --output "$work/none.safetensors"
+[ -e "$work/none.safetensors" ] && complain "a run that failed leaves an output file behind"
 python3 "$SOURCE_DIR/tests/program/edit.py" "$work/in.safetensors" "$work/drop.safetensors" id:topk_ids=7,-1
 run 0 run "$layer" --input "$work/drop.safetensors" --json
 json_is 'o["num_dropped_slots"], o["forward"]["flops"] == 6 * 64 * (191 * 40 + 64 * 24)' "(1, True)"
