@@ -215,6 +215,8 @@ static void weight_gradients(backward_t *b, int64_t macrobatch, int64_t end) {
       purr__batch_add(&batch, problem);
     }
     purr__batch_end_expert(&batch);
+    /* What was carried in is read before the expert that the other end cuts is carried out into the same memory. */
+    if (!run.first) purr__batch_finish(&batch);
   }
   purr__batch_finish(&batch);
   purr__pass_lap(pass, PURR_PHASE_WGRAD);
