@@ -191,11 +191,15 @@ static void add_json_pass(purr__text_t *text, const purr_plan_t *plan, const pas
 
 static void add_json_block(purr__text_t *text, const block_t *block, bool is_last) {
   purr__text_add(text, "    \"%s\": [\n", block->json_name);
-  for (int i = 0; i < block->num_regions; i++)
-    purr__text_add(text, "      {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu}%s\n", block->regions[i].name,
-                   (unsigned long long)block->regions[i].offset, (unsigned long long)block->regions[i].bytes,
-                   i == block->num_regions - 1 ? "" : ",");
-  purr__text_add(text, "    ]%s\n", is_last ? "" : ",");
+  const char *separator = "";
+  for (int i = 0; i < block->num_regions; i++) {
+    const purr__region_t *region = &block->regions[i];
+    if (region->name == NULL) continue; /* a part that other backends have */
+    purr__text_add(text, "%s      {\"name\": \"%s\", \"offset\": %llu, \"bytes\": %llu}", separator, region->name,
+                   (unsigned long long)region->offset, (unsigned long long)region->bytes);
+    separator = ",\n";
+  }
+  purr__text_add(text, "\n    ]%s\n", is_last ? "" : ",");
 }
 
 static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
@@ -204,7 +208,7 @@ static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
   get_passes(plan, passes);
   get_blocks(plan, blocks);
   purr__text_add(text, "{\n  \"layer\": ");
-  purr__layer_add_json(text, plan->name, &plan->layer, 2);
+  purr__layer_add_json(text, &plan->texts, &plan->layer, 2);
   purr__text_add(text, ",\n  \"backend\": \"%s\",\n  \"backend_reason\": ", purr__backend_name(plan->backend));
   purr__text_add_json_string(text, plan->backend_reason);
   purr__text_add(text, ",\n  \"hash\": \"%016llx\",\n", (unsigned long long)plan->hash);
