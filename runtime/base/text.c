@@ -52,7 +52,12 @@ void purr__text_add_bytes(purr__text_t *text, uint64_t bytes) {
     value /= 1024.0;
     unit++;
   }
-  purr__text_add(text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  if (unit == 0) {
+    purr__text_add(text, "%llu B", (unsigned long long)bytes);
+  } else { /* not %.2f, whose point the caller's locale may make a comma */
+    const unsigned long long hundredths = (unsigned long long)(value * 100.0 + 0.5);
+    purr__text_add(text, "%llu.%02llu %s", hundredths / 100, hundredths % 100, units[unit]);
+  }
 }
 
 purr_status_t purr__text_deliver(purr__text_t *text, char *buffer, uint64_t capacity, uint64_t *out_length,

@@ -1,9 +1,9 @@
 /* purr_checkpoint_describe: what a checkpoint holds, layer by layer, and what is missing. */
 #include <stdio.h>
 
+#include "base/number.h"
 #include "checkpoint/matrix.h"
 #include "checkpoint/safetensors.h"
-#include "base/number.h"
 
 #define MAX_LISTED_TENSORS 1000
 #define MAX_LISTED_PROBLEMS 4
@@ -159,13 +159,18 @@ static void add_model_text(report_t *report) {
   if (model->shared_intermediate_size > 0)
     purr__text_add(text, ", shared expert %lld%s", (long long)model->shared_intermediate_size,
                    model->has_shared_gate ? " with sigmoid gate" : "");
-  if (model->swiglu_limit > 0.0f) purr__text_add(text, ", swiglu_limit %g", (double)model->swiglu_limit);
+  if (model->swiglu_limit > 0.0f) {
+    purr__text_add(text, ", swiglu_limit ");
+    purr__text_add_fp32(text, model->swiglu_limit);
+  }
   purr__text_add(text, "\nrouter     %s%s", router->scoring == PURR_ROUTER_SIGMOID ? "sigmoid" : "softmax",
                  model->has_router_bias ? " with a bias for choosing" : "");
   if (router->num_groups > 1)
     purr__text_add(text, ", %d of %d groups by %s", router->num_top_groups, router->num_groups,
                    router->group_top == 2 ? "their two best" : "their best");
-  purr__text_add(text, "%s, times %g\n", router->normalize ? ", normalised" : "", (double)router->scaling);
+  purr__text_add(text, "%s, times ", router->normalize ? ", normalised" : "");
+  purr__text_add_fp32(text, router->scaling);
+  purr__text_add(text, "\n");
 }
 
 static void describe_text(report_t *report) {

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/config.h"
 #include "base/number.h"
+#include "config/config.h"
 #include "config/yaml.h"
 #include "support/allocator.h"
 #include "support/main.h"
@@ -310,13 +310,18 @@ static void numbers_do_not_depend_on_the_locale(void) {
     check_numbers();
     purr_error_t err;
     purr_config_t *config;
-    char text[4096];
+    char text[16384];
     purr_layer_desc_t layer = PURR_LAYER_DESC_INIT;
     layer.hidden_size = layer.intermediate_size = layer.num_experts = layer.top_k = 8;
     layer.swiglu_limit = 0.1f;
     ASSERT_OK(purr_config_create(context, &layer, &config, &err));
     ASSERT_OK(purr_config_write(config, text, sizeof text, NULL, &err));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "\nswiglu_limit: 0.1 "));
+    purr_plan_t *plan;
+    ASSERT_OK(purr_plan_create(context, config, NULL, &plan, &err));
+    ASSERT_OK(purr_plan_describe(plan, PURR_FORMAT_TEXT, text, sizeof text, NULL, &err));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, " 3.00 KiB\n")); /* the weights */
+    purr_plan_destroy(plan);
     purr_config_destroy(config);
     snprintf(half, sizeof half, "%.1f", 0.5);
     CU_ASSERT_STRING_EQUAL(half, "0,5"); /* and still is: the caller's locale is left alone */
