@@ -351,8 +351,8 @@ static void readers_beside_a_call(void) {
 /* ---- the log ---- */
 
 typedef struct log_sink {
-  purr_context_t *_Atomic context;
   atomic_int num_lines, num_bad;
+  purr_context_t *context; /* set before anything is logged */
 } log_sink_t;
 
 /* Comes from any thread, never under a lock: it may call the library itself. */
