@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "base/json.h"
-#include "config/config.h"
 #include "base/number.h"
+#include "config/config.h"
 
 /* ---- the keys of config.json that matter ---- */
 

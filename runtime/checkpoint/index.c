@@ -1,8 +1,8 @@
 /* model.safetensors.index.json: {"metadata": ..., "weight_map": {"TENSOR": "SHARD.safetensors", ...}}. */
 #include <stdio.h>
 
-#include "checkpoint/checkpoint.h"
 #include "base/json.h"
+#include "checkpoint/checkpoint.h"
 
 typedef purr_status_t (*pair_fn)(purr_checkpoint_t *checkpoint, purr__json_t *json, const char *tensor,
                                  uint64_t tensor_length, const char *shard);
