@@ -209,7 +209,7 @@ purr_status_t purr_checkpoint_create_config(const purr_checkpoint_t *checkpoint,
   if (status == PURR_STATUS_OK) status = purr__model_get_layer(checkpoint, &model, &desc, err);
   if (status == PURR_STATUS_OK) status = purr_config_create(checkpoint->object.context, &desc, &config, err);
   if (status != PURR_STATUS_OK) return status;
-  snprintf(config->name, sizeof config->name, "%s layer %lld", model.type, (long long)layer);
+  snprintf(config->texts.name, sizeof config->texts.name, "%s layer %lld", model.type, (long long)layer);
   *out_config = config;
   return PURR_STATUS_OK;
 }

@@ -18,7 +18,7 @@ static purr_status_t create(purr_context_t *context, const purr_config_t *conten
   if (status != PURR_STATUS_OK) return status;
   purr_config_t *config = object;
   config->layer = content->layer;
-  memcpy(config->name, content->name, sizeof config->name);
+  config->texts = content->texts;
   config->places = content->places;
   *out_config = config;
   return PURR_STATUS_OK;
@@ -39,7 +39,7 @@ purr_status_t purr_config_parse(purr_context_t *context, const char *text, uint6
                       (unsigned long long)num_bytes);
   purr_config_t content;
   status = purr__layer_parse(text != NULL ? text : "", num_bytes, name != NULL ? name : "config", &content.layer,
-                             content.name, &content.places, err);
+                             &content.texts, &content.places, err);
   return status == PURR_STATUS_OK ? create(context, &content, out_config, err) : status;
 }
 
@@ -47,7 +47,7 @@ purr_status_t purr_config_create(purr_context_t *context, const purr_layer_desc_
                                  purr_error_t *err) {
   purr_status_t status = begin(context, out_config, err);
   if (status != PURR_STATUS_OK) return status;
-  purr_config_t content = {.name = "layer"};
+  purr_config_t content = {.texts = {.name = "layer"}};
   status = purr__read_struct(&content.layer, sizeof content.layer, layer, "purr_layer_desc_t", err);
   if (status != PURR_STATUS_OK) return status;
   content.layer.struct_size = sizeof content.layer;

@@ -21,7 +21,7 @@ typedef struct purr__places {
 struct purr_config {
   purr__object_t object;
   purr_layer_desc_t layer; /* defaults filled in */
-  char name[64];           /* the `name` key, else "layer" */
+  purr__texts_t texts;     /* the name is "layer" where none is given */
   purr__places_t places;
 };
 
@@ -36,9 +36,9 @@ purr_status_t purr__layer_check_at(const purr_layer_desc_t *layer, const purr__p
 
 /* Reads YAML into a layer that is complete and checked; see purr_config_parse. */
 purr_status_t purr__layer_parse(const char *text, uint64_t num_bytes, const char *source, purr_layer_desc_t *out_layer,
-                                char out_name[64], purr__places_t *out_places, purr_error_t *err);
+                                purr__texts_t *out_texts, purr__places_t *out_places, purr_error_t *err);
 
 /* The layer as a JSON object of its keys, in the words of the YAML. `indent` is that of the line it begins on. */
-void purr__layer_add_json(purr__text_t *text, const char *name, const purr_layer_desc_t *layer, int indent);
+void purr__layer_add_json(purr__text_t *text, const purr__texts_t *texts, const purr_layer_desc_t *layer, int indent);
 
 #endif

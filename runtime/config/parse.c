@@ -1,13 +1,13 @@
 /* From YAML entries to a layer: each key known, once, in its place, with a value of its kind. */
 #include <stdio.h>
 
-#include "config/config.h"
 #include "base/number.h"
+#include "config/config.h"
 #include "config/yaml.h"
 
 typedef struct parse {
   purr_layer_desc_t *layer;
-  char *name; /* [64] */
+  purr__texts_t *texts;
   purr__places_t *places;
   int block; /* the key of the block that is being read, -1 at the top */
   struct {
@@ -121,10 +121,26 @@ static bool parse_name(const purr__yaml_entry_t *entry, char out_name[64]) {
   return true;
 }
 
+static bool parse_digest(const purr__yaml_entry_t *entry, char out_digest[65]) {
+  if (entry->value_length == 3 && memcmp(entry->value, "any", 3) == 0) {
+    out_digest[0] = '\0';
+    return true;
+  }
+  if (entry->value_length != 64) return false;
+  for (int i = 0; i < 64; i++) {
+    const char c = entry->value[i];
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return false;
+  }
+  memcpy(out_digest, entry->value, 64);
+  out_digest[64] = '\0';
+  return true;
+}
+
 static bool parse_value(parse_t *p, const purr__yaml_entry_t *entry, const purr__key_t *key) {
   if (key->kind == PURR__KEY_BLOCK) return entry->kind == PURR__YAML_BLOCK;
   if ((entry->kind != PURR__YAML_PLAIN && entry->kind != PURR__YAML_QUOTED) || is_null(entry)) return false;
-  if (key->kind == PURR__KEY_TEXT) return parse_name(entry, p->name);
+  if (key->kind == PURR__KEY_TEXT) return parse_name(entry, p->texts->name);
+  if (key->kind == PURR__KEY_DIGEST) return parse_digest(entry, p->texts->package_digest);
   if (key->kind == PURR__KEY_REAL) {
     float *field = &p->layer->swiglu_limit; /* the only real key */
     return entry->kind == PURR__YAML_PLAIN &&
@@ -175,12 +191,12 @@ static void name_source(purr__places_t *places, const char *path) {
 }
 
 purr_status_t purr__layer_parse(const char *text, uint64_t num_bytes, const char *source, purr_layer_desc_t *out_layer,
-                                char out_name[64], purr__places_t *out_places, purr_error_t *err) {
+                                purr__texts_t *out_texts, purr__places_t *out_places, purr_error_t *err) {
   *out_layer = (purr_layer_desc_t)PURR_LAYER_DESC_INIT;
   *out_places = (purr__places_t){{0}, {{0, 0}}};
   name_source(out_places, source);
-  strcpy(out_name, "layer");
-  parse_t p = {.layer = out_layer, .name = out_name, .places = out_places, .block = -1};
+  *out_texts = (purr__texts_t){.name = "layer"};
+  parse_t p = {.layer = out_layer, .texts = out_texts, .places = out_places, .block = -1};
   purr_status_t status = purr__yaml_read(text, num_bytes, out_places->source, visit, &p, err);
   if (status == PURR_STATUS_OK) status = check_required(&p, -1, 1, 1, err);
   if (status != PURR_STATUS_OK) return status;

@@ -62,6 +62,8 @@ const purr__key_t purr__keys[PURR__NUM_KEYS] = {
                                      {"staged", PURR_BACKEND_STAGED},
                                      {"mega", PURR_BACKEND_MEGA}},
                            .meaning = "auto takes the fastest that fits"},
+    [PURR__KEY_PACKAGE_DIGEST] = {TOP(package_digest), .kind = PURR__KEY_DIGEST,
+                                  .meaning = "SHA-256 of the manifest that GPU kernels must come from"},
     [PURR__KEY_MAX_TOKENS] = {TOP(max_tokens), .kind = PURR__KEY_INTEGER, FIELD(max_tokens), .min = 1, .max = INT32_MAX,
                               .default_value = PURR__DEFAULT_MAX_TOKENS,
                               .meaning = "most tokens of one rank in one call"},
@@ -180,6 +182,8 @@ const char *purr__key_allowed(char *out, uint64_t capacity, const purr__key_t *k
   capacity -= used;
   if (key->kind == PURR__KEY_TEXT)
     snprintf(rest, capacity, "text of 1 to 63 printable bytes");
+  else if (key->kind == PURR__KEY_DIGEST)
+    snprintf(rest, capacity, "any, or the 64 hexadecimal digits of a manifest's SHA-256, as purr inspect shows them");
   else if (key->kind == PURR__KEY_INTEGER && key->multiple > 1)
     snprintf(rest, capacity, "a plain decimal integer, a multiple of %lld from %lld to %lld", (long long)key->multiple,
              (long long)key->min, (long long)key->max);

@@ -6,6 +6,7 @@
 
 typedef enum purr__key_kind {
   PURR__KEY_TEXT,    /* a name */
+  PURR__KEY_DIGEST,  /* a SHA-256, 64 hexadecimal digits */
   PURR__KEY_INTEGER, /* one of its words, or a plain decimal in range */
   PURR__KEY_BYTES,   /* the same, also with KiB, MiB or GiB */
   PURR__KEY_REAL,    /* a decimal number in range */
@@ -29,6 +30,7 @@ enum {
   PURR__KEY_MXFP8_ACTIVATIONS,
   PURR__KEY_MXFP8_WEIGHTS,
   PURR__KEY_BACKEND,
+  PURR__KEY_PACKAGE_DIGEST,
   PURR__KEY_MAX_TOKENS,
   PURR__KEY_NUM_RANKS,
   PURR__KEY_TIMEOUT_MS,
@@ -38,6 +40,12 @@ enum {
   PURR__KEY_NUM_COMM_SMS,
   PURR__NUM_KEYS
 };
+
+/* The values that are not numbers. */
+typedef struct purr__texts {
+  char name[64];
+  char package_digest[65]; /* "" where none is pinned */
+} purr__texts_t;
 
 typedef struct purr__key {
   const char *path; /* as messages name it: "shared_expert.gate" */

@@ -1,12 +1,16 @@
 /* A config as text: YAML that reads back as the same layer, and JSON. Both follow the table of keys. */
-#include "config/config.h"
 #include "base/number.h"
+#include "config/config.h"
 
 /* The word that stands for the value of a key, or NULL. */
 static const char *word_for(const purr__key_t *key, int64_t value) {
   for (int i = 0; i < 4 && key->words[i].word != NULL; i++)
     if (key->words[i].value == value) return key->words[i].word;
   return NULL;
+}
+
+static const char *digest_or_any(const purr__texts_t *texts) {
+  return texts->package_digest[0] != '\0' ? texts->package_digest : "any";
 }
 
 static bool is_absent(const purr__key_t *key, const purr_layer_desc_t *layer) {
@@ -31,7 +35,9 @@ static void write_number(purr__text_t *text, const purr__key_t *key, int64_t val
 
 static void write_value(purr__text_t *text, const purr_config_t *config, const purr__key_t *key) {
   if (key->kind == PURR__KEY_TEXT) {
-    purr__text_add_json_string(text, config->name); /* which is YAML too */
+    purr__text_add_json_string(text, config->texts.name); /* which is YAML too */
+  } else if (key->kind == PURR__KEY_DIGEST) {
+    purr__text_add(text, "%s", digest_or_any(&config->texts));
   } else if (key->kind == PURR__KEY_REAL) {
     purr__text_add_fp32(text, config->layer.swiglu_limit);
   } else {
@@ -63,7 +69,8 @@ static void write_yaml(purr__text_t *text, const purr_config_t *config) {
 /* ---- JSON ---- */
 
 /* The keys of a block, one a line. A block that is absent is null. */
-static void add_json_keys(purr__text_t *text, int block, const char *name, const purr_layer_desc_t *layer, int indent) {
+static void add_json_keys(purr__text_t *text, int block, const purr__texts_t *texts, const purr_layer_desc_t *layer,
+                          int indent) {
   bool is_first = true;
   for (int i = 0; i < PURR__NUM_KEYS; i++) {
     const purr__key_t *key = &purr__keys[i];
@@ -74,10 +81,12 @@ static void add_json_keys(purr__text_t *text, int block, const char *name, const
       purr__text_add(text, "null");
     } else if (key->kind == PURR__KEY_BLOCK) {
       purr__text_add(text, "{");
-      add_json_keys(text, i, name, layer, indent + 2);
+      add_json_keys(text, i, texts, layer, indent + 2);
       purr__text_add(text, "\n%*s}", indent, "");
     } else if (key->kind == PURR__KEY_TEXT) {
-      purr__text_add_json_string(text, name);
+      purr__text_add_json_string(text, texts->name);
+    } else if (key->kind == PURR__KEY_DIGEST) {
+      purr__text_add_json_string(text, digest_or_any(texts));
     } else if (key->kind == PURR__KEY_REAL) {
       purr__text_add_fp32(text, layer->swiglu_limit);
     } else {
@@ -91,9 +100,9 @@ static void add_json_keys(purr__text_t *text, int block, const char *name, const
   }
 }
 
-void purr__layer_add_json(purr__text_t *text, const char *name, const purr_layer_desc_t *layer, int indent) {
+void purr__layer_add_json(purr__text_t *text, const purr__texts_t *texts, const purr_layer_desc_t *layer, int indent) {
   purr__text_add(text, "{");
-  add_json_keys(text, -1, name, layer, indent + 2);
+  add_json_keys(text, -1, texts, layer, indent + 2);
   purr__text_add(text, "\n%*s}", indent, "");
 }
 
@@ -110,7 +119,7 @@ purr_status_t purr_config_describe(const purr_config_t *config, int32_t format, 
   if (format == PURR_FORMAT_TEXT) {
     write_yaml(&text, config);
   } else {
-    purr__layer_add_json(&text, config->name, &config->layer, 0);
+    purr__layer_add_json(&text, &config->texts, &config->layer, 0);
     purr__text_add(&text, "\n");
   }
   return purr__text_deliver(&text, buffer, capacity, out_length, err);

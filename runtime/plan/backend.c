@@ -31,6 +31,18 @@ static purr__shape_t shape_of(const purr_plan_t *plan) {
                                   [PURR__DIM_NUM_RANKS] = layer->num_ranks}};
 }
 
+/* A pinned package: no kernel may come from another. */
+static purr_status_t check_pin(const purr_plan_t *plan, const purr__kernel_t *kernel, purr_error_t *err) {
+  char digest[PURR__SHA256_TEXT_BYTES];
+  purr__sha256_print(kernel->package->manifest.sha256, digest);
+  if (plan->texts.package_digest[0] == '\0' || strcmp(digest, plan->texts.package_digest) == 0) return PURR_STATUS_OK;
+  return purr__fail(err, PURR_STATUS_INCOMPATIBLE_BINARY,
+                    "layer '%s' pins package_digest %.16s..., but kernel %.64s comes from package '%s' with %.16s...; "
+                    "install the pinned package, or change the pin",
+                    plan->name, plan->texts.package_digest, kernel->entry->entry, kernel->package->manifest.name,
+                    digest);
+}
+
 /* The kernels of the staged backend. Those that need the copy engine may be missing. */
 static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_t *kernels, purr_error_t *err) {
   const purr__shape_t shape = shape_of(plan);
@@ -53,10 +65,12 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
   for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
     const purr__kernel_need_t need = {needs[i].role, PURR__KERNEL_LAYOUT, (int)needs[i].params_bytes, &shape};
     purr_status_t status = purr__kernels_find(kernels, &need, needs[i].kernel, needs[i].is_optional ? NULL : err);
-    if (status != PURR_STATUS_OK && needs[i].is_optional)
+    if (status != PURR_STATUS_OK && needs[i].is_optional) {
       *needs[i].kernel = NULL;
-    else if (status != PURR_STATUS_OK)
-      return status;
+      continue;
+    }
+    if (status == PURR_STATUS_OK) status = check_pin(plan, *needs[i].kernel, err);
+    if (status != PURR_STATUS_OK) return status;
   }
   return PURR_STATUS_OK;
 }
@@ -108,7 +122,8 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
     return PURR_STATUS_OK;
   }
   /* Whatever keeps a GPU from serving the layer, the host can; only what was asked for by name must not be replaced. */
-  if (!is_auto || status == PURR_STATUS_OUT_OF_HOST_MEMORY || status == PURR_STATUS_FORKED) {
+  const bool breaks_pin = status == PURR_STATUS_INCOMPATIBLE_BINARY && plan->texts.package_digest[0] != '\0';
+  if (!is_auto || breaks_pin || status == PURR_STATUS_OUT_OF_HOST_MEMORY || status == PURR_STATUS_FORKED) {
     if (is_auto) purr__fail_copy(err, &why);
     return status;
   }

@@ -208,7 +208,7 @@ static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
   get_passes(plan, passes);
   get_blocks(plan, blocks);
   purr__text_add(text, "{\n  \"layer\": ");
-  purr__layer_add_json(text, plan->name, &plan->layer, 2);
+  purr__layer_add_json(text, &plan->texts, &plan->layer, 2);
   purr__text_add(text, ",\n  \"backend\": \"%s\",\n  \"backend_reason\": ", purr__backend_name(plan->backend));
   purr__text_add_json_string(text, plan->backend_reason);
   purr__text_add(text, ",\n  \"hash\": \"%016llx\",\n", (unsigned long long)plan->hash);

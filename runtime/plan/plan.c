@@ -121,7 +121,8 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
   if (status != PURR_STATUS_OK) return status;
   purr_plan_t *plan = object;
   plan->layer = layer;
-  memcpy(plan->name, config->name, sizeof plan->name);
+  plan->texts = config->texts;
+  plan->name = plan->texts.name;
   plan->tile_m = TILE_M;
   plan->tile_n = TILE_N;
   plan->num_local_experts = layer.num_experts / layer.num_ranks;

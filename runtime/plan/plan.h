@@ -91,8 +91,9 @@ typedef struct purr__plan_kernels {
 struct purr_plan {
   purr__object_t object;
   purr_layer_desc_t layer; /* after overrides, defaults filled in */
-  char name[64];
-  int backend; /* chosen */
+  purr__texts_t texts;     /* name, and the pinned package */
+  const char *name;        /* texts.name */
+  int backend;             /* chosen */
   char backend_reason[256];
   struct purr__device *device; /* NULL: the host backend */
   purr__plan_kernels_t kernels;

@@ -3,12 +3,13 @@
 
 #include <stdio.h>
 
-purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert) {
+purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert,
+                                   int64_t num_experts) {
   return purr__fail_rank(
       err, PURR_STATUS_BAD_ROUTE, rank,
-      "rank %d, token %lld, slot %lld has expert id %lld; allowed are the layer's experts from 0 on, "
-      "and -1 for a dropped slot",
-      rank, (long long)token, (long long)slot, (long long)expert);
+      "rank %d, token %lld, slot %lld has expert id %lld; allowed are 0 to %lld, and -1 for a dropped "
+      "slot",
+      rank, (long long)token, (long long)slot, (long long)expert, (long long)num_experts - 1);
 }
 
 void purr__result_drop_mirror(purr_result_t *result) {
@@ -43,8 +44,8 @@ static purr_status_t make_room(purr_result_t *result, purr__device_t *device, in
   return status;
 }
 
-purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts, CUstream stream,
-                                  purr_error_t *err) {
+purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts,
+                                  int64_t num_all_experts, CUstream stream, purr_error_t *err) {
   if (result == NULL) return PURR_STATUS_OK;
   pthread_mutex_lock(&result->mutex);
   purr_status_t status = make_room(result, device, num_experts, err);
@@ -53,6 +54,7 @@ purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device,
     result->has_events = device->driver->cuda.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS && capture == 0;
     result->mirror->status = PURR_STATUS_NOT_READY;
     result->num_experts = num_experts;
+    result->num_all_experts = num_all_experts;
     result->is_mirrored = true;
     if (result->has_events)
       status = PURR__CUDA(device, err, cuEventRecord, (result->begun, stream), "recording an event");
@@ -106,7 +108,7 @@ void purr__result_read_mirror(purr_result_t *result) {
   atomic_store_explicit(&result->num_rows_done, found->num_rows, memory_order_relaxed);
   if (status == PURR_STATUS_BAD_ROUTE) {
     purr_error_t err = PURR_ERROR_INIT;
-    purr__fail_bad_route(&err, found->rank, found->token, found->slot, found->expert);
+    purr__fail_bad_route(&err, found->rank, found->token, found->slot, found->expert, result->num_all_experts);
     memcpy(result->message, err.message, sizeof result->message);
   }
   if (status == PURR_STATUS_PEER_FAILED)

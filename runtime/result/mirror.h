@@ -13,8 +13,8 @@ typedef struct purr__result_mirror {
 } purr__result_mirror_t;
 
 /* A GPU call begins: from now on its outcome is what the device writes into the mirror. Entered. */
-purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts, CUstream stream,
-                                  purr_error_t *err);
+purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts,
+                                  int64_t num_all_experts, CUstream stream, purr_error_t *err);
 /* Everything of the call is enqueued. */
 purr_status_t purr__result_mirrored(purr_result_t *result, CUstream stream, purr_error_t *err);
 #endif

@@ -12,7 +12,8 @@ struct purr_result {
   pthread_mutex_t mutex; /* guards all but the progress */
   purr_result_info_t info;
   char message[512];
-  int64_t num_experts;
+  int64_t num_experts;                          /* of this rank */
+  int64_t num_all_experts;                      /* of the layer, for messages */
   int32_t tokens_per_expert[PURR__MAX_EXPERTS]; /* here, because a call allocates nothing: a rank must not fail alone */
   atomic_llong num_rows_done;
   /* Of GPU calls. */
@@ -44,6 +45,7 @@ void purr__result_read_mirror(purr_result_t *result);
 void purr__result_drop_mirror(purr_result_t *result);
 
 /* "rank 1, token 2, slot 0 has expert id 99; ...": the sentence of a BAD_ROUTE, for every backend. */
-purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert);
+purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert,
+                                   int64_t num_experts);
 
 #endif

@@ -161,7 +161,7 @@ static void loads_the_given_configs(void) {
     CU_ASSERT_EQUAL(layer.shared_intermediate_size, known[i].s);
     CU_ASSERT_EQUAL(layer.max_tokens, known[i].t);
     const char *slash = strrchr(known[i].path, '/'), *stem = slash != NULL ? slash + 1 : known[i].path;
-    if (strcmp(stem, "schema") != 0) CU_ASSERT_STRING_EQUAL(config->name, stem);
+    if (strcmp(stem, "schema") != 0) CU_ASSERT_STRING_EQUAL(config->texts.name, stem);
     purr_config_destroy(config);
   }
   int num_top, num_bench;
@@ -620,6 +620,8 @@ static void files(void) {
   free(text);
 }
 
+#define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
 static void check_round_trip(const purr_layer_desc_t *layer) {
   purr_error_t err;
   purr_config_t *config;
@@ -671,12 +673,13 @@ static void write_and_read_back(void) {
   purr_error_t err;
   purr_config_t *config;
   char text[4096];
-  const char *named = GOOD "name: 'a \"b\" \\ # c'\n";
+  const char *named = GOOD "name: 'a \"b\" \\ # c'\npackage_digest: " DIGEST "\n";
   REQUIRE_OK(purr_config_parse(context, named, strlen(named), NULL, &config, &err));
   ASSERT_OK(purr_config_write(config, text, sizeof text, NULL, &err));
   purr_config_destroy(config);
   REQUIRE_OK(purr_config_parse(context, text, strlen(text), NULL, &config, &err));
-  CU_ASSERT_STRING_EQUAL(config->name, "a \"b\" \\ # c");
+  CU_ASSERT_STRING_EQUAL(config->texts.name, "a \"b\" \\ # c");
+  CU_ASSERT_STRING_EQUAL(config->texts.package_digest, DIGEST);
   purr_config_destroy(config);
 }
 
@@ -687,7 +690,7 @@ static void describe_as_json(void) {
       "  \"num_experts\": 8,\n  \"top_k\": 2,\n  \"shared_expert\": {\n    \"intermediate_size\": 64,\n"
       "    \"gate\": \"sigmoid\"\n  },\n  \"swiglu_limit\": 0.5,\n  \"precision\": \"bf16\",\n  \"mxfp8\": null,\n  "
       "\"backend\": "
-      "\"auto\",\n"
+      "\"auto\",\n  \"package_digest\": \"any\",\n"
       "  \"max_tokens\": 4096,\n  \"num_ranks\": 1,\n  \"timeout_ms\": 600000,\n  \"activation_memory\": 1048576,\n"
       "  \"minibatch_rows\": \"auto\",\n  \"macrobatch_rows\": 128,\n  \"num_comm_sms\": \"auto\"\n}\n";
   static const char yaml[] = GOOD

@@ -102,6 +102,31 @@ static void an_image_for_every_architecture(void) {
   }
 }
 
+/* A config may pin the package: then no other one serves, not even by falling back to the host. */
+static void a_pinned_package(void) {
+  static const char shape[] =
+      "hidden_size: 8\nintermediate_size: 8\nnum_experts: 1\ntop_k: 1\nbackend: auto\npackage_digest: ";
+  REQUIRE_OK(open_plan(PURR_BACKEND_STAGED, 90));
+  char right[PURR__SHA256_TEXT_BYTES], text[256];
+  purr__sha256_print(plan->kernels.gate_up->package->manifest.sha256, right);
+  for (int i = 0; i < 2; i++) {
+    char pin[PURR__SHA256_TEXT_BYTES];
+    memcpy(pin, right, sizeof pin);
+    if (i == 1) pin[63] = pin[63] == '0' ? '1' : '0';
+    snprintf(text, sizeof text, "%s%s\n", shape, pin);
+    purr_config_t *config = NULL;
+    purr_plan_t *pinned = NULL;
+    REQUIRE_OK(purr_config_parse(context, text, strlen(text), NULL, &config, &err));
+    ASSERT_STATUS(i == 0 ? PURR_STATUS_OK : PURR_STATUS_INCOMPATIBLE_BINARY,
+                  purr_plan_create(context, config, NULL, &pinned, &err));
+    if (i == 1) CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "pins package_digest"));
+    if (i == 0) CU_ASSERT_EQUAL(pinned->backend, PURR_BACKEND_STAGED);
+    purr_plan_destroy(pinned);
+    purr_config_destroy(config);
+  }
+  close_plan();
+}
+
 static void one_launch_and_nothing_else(void) {
   REQUIRE_OK(open_plan(PURR_BACKEND_STAGED, 90));
   void *block, *stream;
@@ -205,6 +230,7 @@ int main(void) {
   }
   return purr_test_main("quantising on a device",
                         (purr_test_t[]){{"an image for every architecture", an_image_for_every_architecture},
+                                        {"a pinned package", a_pinned_package},
                                         {"one launch and nothing else", one_launch_and_nothing_else},
                                         {"row groups", row_groups},
                                         {"what a device does not take", what_a_device_does_not_take},

@@ -99,7 +99,8 @@ static purr_status_t compare_headers(const purr__pass_t *pass, purr_error_t *err
     if (header->bad_token < 0) continue;
     purr__result_set_bad_route(pass->result, r, header->bad_token, header->bad_slot, header->bad_expert);
     purr__count(pass->context, PURR__COUNT_BAD_ROUTES, 1);
-    return purr__fail_bad_route(err, r, header->bad_token, header->bad_slot, header->bad_expert);
+    return purr__fail_bad_route(err, r, header->bad_token, header->bad_slot, header->bad_expert,
+                                pass->plan->layer.num_experts);
   }
   return PURR_STATUS_OK;
 }

@@ -240,7 +240,8 @@ purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_
   if (call->saved != NULL) call->saved->filled = false;
   status = check_places(call, err);
   if (status == PURR_STATUS_OK)
-    status = purr__result_mirror(call->base.result, device, call->base.plan->num_local_experts, call->base.stream, err);
+    status = purr__result_mirror(call->base.result, device, call->base.plan->num_local_experts,
+                                 call->base.plan->layer.num_experts, call->base.stream, err);
   if (status == PURR_STATUS_OK) status = enqueue_forward(call, err);
   purr__device_leave(device);
   if (status == PURR_STATUS_OK && call->saved != NULL) {
