@@ -12,30 +12,63 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PURR__KERNEL_LAYOUT 1
+#define PURR__KERNEL_LAYOUT 2
 
 /* Rows of an expert's segment come in multiples of this. */
 #define PURR__SEGMENT_ROWS 64
 /* Rows of one output tile of the grouped GEMMs; the schedule's tile_begin counts tiles of this height. */
 #define PURR__TILE_ROWS 128
 
-/* ------------------------------------------------------------------------------------------------------- schedule */
+/* ----------------------------------------------------------------------------------------------------------- turns */
 
 /* How the schedule went, written anew by every schedule. The kernels after it return at once unless status is 0. */
 typedef struct purr__device_status {
-  int32_t status; /* PURR_STATUS_OK or PURR_STATUS_BAD_ROUTE */
+  int32_t status; /* PURR_STATUS_OK, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH or BUSY */
   int32_t rank;   /* where the first bad id is, in the order (rank, token, slot); else -1 */
   int64_t token, slot, expert;
   int64_t num_rows, num_padded_rows; /* of the table; 0 after a bad id */
 } purr__device_status_t;
 
+/* What a call leaves for its result: page-locked host memory. int32 [E_l] follows, the tokens of each expert. */
+typedef struct purr__outcome {
+  purr__device_status_t found;
+  int32_t status; /* NOT_READY from the call's first kernel on; written last of all, by a copy behind the last one */
+  int32_t reserved;
+} purr__outcome_t;
+
+#define PURR__OUTCOME_COUNTS(outcome) ((int32_t *)((outcome) + 1))
+
+/* A call's turn in its workspace: kernels/turn.cuh. The word stands at the head of the workspace's symmetric memory:
+ *
+ *   bits 63..40  ticket of the call that took the workspace last
+ *        39..28  blocks of that call's first kernel that found it theirs
+ *        27..0   blocks of its last kernel that have still to end; 0 = the workspace is free
+ *
+ * The call owns the workspace when all blocks of its first kernel found it theirs. A call that does not own it writes
+ * nothing but BUSY. Tickets come from the host, so a replay has that of the call that was captured: two graphs of one
+ * capture must not run at once. */
+typedef struct purr__turn {
+  uint64_t *word;           /* NULL: nobody else is there */
+  purr__outcome_t *outcome; /* NULL = no result is wanted */
+  uint32_t ticket;          /* modulo 2^24 */
+  int32_t first_blocks;     /* of the call's first kernel, at most PURR__TURN_MAX_FIRST */
+  int32_t last_blocks;      /* of its last kernel, below 2^28 */
+  int32_t place;            /* of this kernel in the call: PURR__TURN_* */
+} purr__turn_t;
+
+enum { PURR__TURN_FIRST = 1, PURR__TURN_LAST = 2 };
+#define PURR__TURN_MAX_FIRST 4095
+
+/* ------------------------------------------------------------------------------------------------------- schedule */
+
 /* The head of a rank's symmetric memory. Zero at first. */
 typedef struct purr__device_rank_header {
-  uint64_t plan_hash;
+  uint64_t turn;      /* of the calls in this workspace: purr__turn_t */
+  uint64_t tag;       /* of the call that runs, the same on all ranks: layer and kind of call */
   int64_t num_tokens; /* T of the call that runs */
   uint64_t epoch;     /* barriers that this rank has come to */
-  int32_t broken;     /* 1 + the rank that did not come; stays */
-  int32_t reserved;
+  int32_t broken;     /* 1 + the rank that did not come; stays. Written by this rank's barriers alone */
+  int32_t told;       /* the same, from a peer that found it; heard by the next barrier */
 } purr__device_rank_header_t;
 
 /* The head of a routing table: runtime/schedule/table.h, purr__table_header_t. */
@@ -49,6 +82,7 @@ typedef struct purr__device_table_header {
 typedef struct purr__ids {
   const void *data;             /* int32 or int64 [num_tokens, K] */
   const int64_t *num_tokens_at; /* where T of that rank stands, or NULL: num_tokens below */
+  const uint64_t *tag_at;       /* where the tag of its call stands, or NULL: it makes the same call for sure */
   int64_t num_tokens;
   int64_t row_stride, column_stride; /* row_stride 0: K */
   int32_t is_int64;
@@ -81,6 +115,10 @@ typedef struct purr__schedule_params {
   purr__device_table_t table;
   purr__device_status_t *status;
   const purr__device_rank_header_t *header; /* this rank's, or NULL: when it is broken nothing is read */
+  uint64_t tag;                             /* of this call, held against the other ranks' */
+  int32_t table_is_own;                     /* 1: table and status lie outside the workspace, and hear of BUSY */
+  int32_t reserved;
+  purr__turn_t turn;
 } purr__schedule_params_t;
 
 /* Blocks for one rank: enough that a block has about 1024 slots, few enough that summing over the blocks stays cheap.
@@ -147,6 +185,7 @@ typedef struct purr__gemm_params {
   int32_t num_problems;
   int32_t reserved;
   const purr__device_status_t *status;
+  purr__turn_t turn;
 } purr__gemm_params_t;
 
 /* A CUtensorMap: what the copy engine must know of a matrix. cuTensorMapEncodeTiled makes it, without a device. */
@@ -175,7 +214,7 @@ typedef struct purr__gemm_tma_params {
 /* ------------------------------------------------------------------------------------------------------- slot sum */
 
 /* purr_slot_sum: out = bf16(shared + sum over k of weight_k * y_k). One block for each token and PURR__SLOT_SUM_COLUMNS
- * columns: a grid of (T, ceil(H / PURR__SLOT_SUM_COLUMNS)). */
+ * columns: a grid of (max(1, T), ceil(H / PURR__SLOT_SUM_COLUMNS)). The call's last kernel: it tells how it went. */
 typedef struct purr__slot_sum_params {
   purr__ids_t ids;           /* this rank's */
   const float *topk_weights; /* [T, K] */
@@ -192,13 +231,17 @@ typedef struct purr__slot_sum_params {
   int64_t out_row_stride;
   int32_t hidden, top_k;
   const purr__device_status_t *status;
+  const int32_t *expert_count; /* the table's */
+  int64_t num_experts;
+  int32_t *final_status; /* where the copy to outcome->status takes it from; NULL without an outcome */
+  purr__turn_t turn;
 } purr__slot_sum_params_t;
 
 #define PURR__SLOT_SUM_COLUMNS 2048
 
 /* ------------------------------------------------------------------------------------------------------- exchange */
 
-/* purr_exchange */
+/* purr_exchange: a grid of at most PURR__TURN_MAX_FIRST blocks. The call's first kernel. */
 typedef struct purr__exchange_params {
   purr__ids_t ids; /* this rank's */
   const void *x;   /* bf16 [T, H] */
@@ -206,7 +249,9 @@ typedef struct purr__exchange_params {
   void *tokens;     /* bf16 [T, H], symmetric */
   int32_t *ids_out; /* [T, K], symmetric */
   purr__device_rank_header_t *header;
+  uint64_t tag;
   int32_t hidden, top_k;
+  purr__turn_t turn;
 } purr__exchange_params_t;
 
 /* purr_barrier */
@@ -215,8 +260,10 @@ typedef struct purr__barrier_params {
   int64_t words_offset; /* of the barrier words there: uint64 [R] */
   purr__device_rank_header_t *header;
   purr__device_status_t *status; /* gets PEER_FAILED; may be NULL */
+  int32_t *group_broken;         /* page-locked: gets 1 + the rank that did not come */
   int64_t timeout_ns;
   int32_t rank, num_ranks;
+  purr__turn_t turn;
 } purr__barrier_params_t;
 
 /* ----------------------------------------------------------------------------------------------- MXFP8 quantiser */
@@ -251,25 +298,27 @@ static inline int64_t purr__quantize_row_groups(int64_t num_scale_rows) {
 static_assert(sizeof(void *) == 8, "the layouts are for 64-bit hosts");
 static_assert(sizeof(purr__device_status_t) == 48, "layout");
 static_assert(sizeof(purr__device_table_header_t) == 64, "layout");
-static_assert(sizeof(purr__ids_t) == 48, "layout");
+static_assert(sizeof(purr__outcome_t) == 56, "layout");
+static_assert(sizeof(purr__turn_t) == 32, "layout");
+static_assert(sizeof(purr__ids_t) == 56, "layout");
 static_assert(sizeof(purr__device_table_t) == 56, "layout");
-static_assert(sizeof(purr__schedule_params_t) == 168, "layout");
-static_assert(offsetof(purr__schedule_params_t, chunk_count) == 80, "layout");
-static_assert(offsetof(purr__schedule_params_t, status) == 152, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 224, "layout");
+static_assert(offsetof(purr__schedule_params_t, chunk_count) == 88, "layout");
+static_assert(offsetof(purr__schedule_params_t, status) == 160, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");
 static_assert(sizeof(purr__weight_t) == 32, "layout");
 static_assert(sizeof(purr__gemm_t) == 280, "layout");
 static_assert(offsetof(purr__gemm_t, expert_count) == 200, "layout");
 static_assert(offsetof(purr__gemm_t, n) == 264, "layout");
-static_assert(sizeof(purr__gemm_params_t) == 576, "layout");
+static_assert(sizeof(purr__gemm_params_t) == 608, "layout");
 static_assert(sizeof(purr__gemm_maps_t) == 448, "layout");
 static_assert(offsetof(purr__gemm_tma_params_t, gemm) == 896, "layout");
-static_assert(sizeof(purr__gemm_tma_params_t) == 1472, "layout");
-static_assert(sizeof(purr__slot_sum_params_t) == 168, "layout");
-static_assert(sizeof(purr__device_rank_header_t) == 32, "layout");
-static_assert(sizeof(purr__exchange_params_t) == 96, "layout");
-static_assert(sizeof(purr__barrier_params_t) == 48, "layout");
-static_assert(offsetof(purr__slot_sum_params_t, hidden) == 152, "layout");
+static_assert(sizeof(purr__gemm_tma_params_t) == 1536, "layout");
+static_assert(sizeof(purr__slot_sum_params_t) == 232, "layout");
+static_assert(sizeof(purr__device_rank_header_t) == 40, "layout");
+static_assert(sizeof(purr__exchange_params_t) == 144, "layout");
+static_assert(sizeof(purr__barrier_params_t) == 88, "layout");
+static_assert(offsetof(purr__slot_sum_params_t, hidden) == 160, "layout");
 static_assert(offsetof(purr__quantize_mxfp8_params_t, num_rows) == 24, "layout");
 static_assert(offsetof(purr__quantize_mxfp8_params_t, scales_slice_stride) == 72, "layout");
 static_assert(offsetof(purr__quantize_mxfp8_params_t, num_scale_rows) == 96, "layout");

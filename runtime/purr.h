@@ -571,7 +571,11 @@ PURR_API purr_status_t purr_stream_synchronize(const purr_plan_t *plan, void *st
 
 /* ----------------------------------------------------------------------------------------- workspace, saved, result */
 
-/* Rings, counters and symmetric memory. Layers may share one in stream order; overlapping use is refused with BUSY. */
+/* Rings, counters and symmetric memory. Layers may share one in stream order; overlapping use is refused with BUSY. On
+ * a GPU that is found by the device, for replays of captured calls too: the call that comes while another one runs in
+ * the workspace writes nothing, and its result says BUSY (with a schedule: purr_schedule_get_view does). Two graphs of
+ * one capture must not run at once: they are one call. With R > 1 each rank finds out for itself, and the ranks that
+ * were not busy wait for the one that was until they report PEER_FAILED. */
 typedef struct purr_workspace purr_workspace_t;
 
 typedef struct purr_workspace_desc {
@@ -644,7 +648,8 @@ typedef struct purr_result_info {
   uint64_t total_ns;
 } purr_result_info_t;
 
-/* Creates a result; it can be used for any number of calls, one at a time; each call overwrites it.
+/* Creates a result; it can be used for any number of calls, one at a time; each call overwrites it, and so does each
+ * replay of a captured call. Keep it, and its device, as long as a graph writes to it.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_result_create(purr_context_t *context, purr_result_t **out_result, purr_error_t *err);
 

@@ -16,6 +16,7 @@
  * without rows in a tile leaves the tensor cores to the other: an expert's last 64 rows cost half a tile. Every output
  * element is one chain over ascending k. */
 #include "staged/tiles.cuh"
+#include "turn.cuh"
 
 namespace purr {
 namespace {
@@ -372,7 +373,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
   extern __shared__ char dynamic_shared[];
   SharedStorage *shared = reinterpret_cast<SharedStorage *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
-  if (params.gemm.status->status != 0) return;
+  if (!turn::owns(params.gemm.turn) || params.gemm.status->status != 0) return;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; s++) {

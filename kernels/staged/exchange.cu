@@ -6,12 +6,17 @@
 #include "layout.h"
 #include "ptx.cuh"
 #include "purr.h"
+#include "turn.cuh"
 
-/* Launch 1. A grid of any size; each block takes every gridDim.x-th token.
+/* Launch 1: takes the workspace. Each block takes every gridDim.x-th token.
  * reads   this rank's x and ids
- * writes  its symmetric memory: tokens, ids as int32, number of tokens. An id that does not fit in int32 becomes the
- *         nearest that does: it is out of range all the same */
+ * writes  its symmetric memory: tokens, ids as int32, number of tokens, tag. An id that does not fit in int32 becomes
+ *         the nearest that does: it is out of range all the same */
 extern "C" __global__ void purr_exchange(const __grid_constant__ purr__exchange_params_t params) {
+  __shared__ bool is_ours;
+  if (threadIdx.x == 0) is_ours = turn::take(params.turn);
+  __syncthreads();
+  if (!is_ours) return;
   const int chunks = params.hidden / 8; /* of 16 bytes */
   for (int64_t token = blockIdx.x; token < params.ids.num_tokens; token += gridDim.x) {
     const uint4 *from =
@@ -26,19 +31,30 @@ extern "C" __global__ void purr_exchange(const __grid_constant__ purr__exchange_
       params.ids_out[token * params.top_k + k] = (int32_t)id;
     }
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) params.header->num_tokens = params.ids.num_tokens;
+  if (blockIdx.x != 0 || threadIdx.x != 0) return;
+  params.header->num_tokens = params.ids.num_tokens;
+  params.header->tag = params.tag;
 }
 
-/* One block.
+/* One block. A call that does not own the workspace signals nobody: the words are those of the one that does.
  * reads     its own barrier words
- * writes    its word on every rank; its epoch; when a rank does not come, the sticky `broken` and the status
- * waits on  every rank's word for this epoch, at most timeout_ns
+ * writes    its word on every rank; its epoch; when a rank does not come, the sticky `broken`, `told` of all ranks, the
+ *           group's word and the status
+ * waits on  every rank's word for this epoch, at most timeout_ns, or until it is told that a rank did not come
  * signals   all ranks */
 extern "C" __global__ void purr_barrier(const __grid_constant__ purr__barrier_params_t params) {
+  if (!turn::owns(params.turn)) {
+    if (params.turn.place == PURR__TURN_LAST && threadIdx.x == 0) turn::give_back(params.turn);
+    return;
+  }
   __shared__ int missing;
   purr__device_rank_header_t *header = params.header;
   const uint64_t epoch = header->epoch + 1;
-  if (threadIdx.x == 0) missing = header->broken != 0 ? header->broken - 1 : INT32_MAX;
+  volatile int32_t *told = &header->told;
+  if (threadIdx.x == 0) {
+    const int32_t broken = header->broken != 0 ? header->broken : *told;
+    missing = broken != 0 ? broken - 1 : INT32_MAX;
+  }
   __syncthreads();
   const bool was_broken = missing != INT32_MAX;
 
@@ -50,15 +66,26 @@ extern "C" __global__ void purr_barrier(const __grid_constant__ purr__barrier_pa
       reinterpret_cast<const uint64_t *>(static_cast<const char *>(params.ranks[params.rank]) + params.words_offset);
   const uint64_t start = ptx::global_timer_ns();
   for (int r = threadIdx.x; r < params.num_ranks && !was_broken; r += blockDim.x)
-    while (ptx::ld_acquire_sys(own + r) < epoch)
-      if (ptx::global_timer_ns() - start > (uint64_t)params.timeout_ns) {
-        atomicMin(&missing, r);
-        break;
-      }
+    while (ptx::ld_acquire_sys(own + r) < epoch) {
+      const int32_t broken = *told;
+      if (broken == 0 && ptx::global_timer_ns() - start <= (uint64_t)params.timeout_ns) continue;
+      atomicMin(&missing, broken != 0 ? broken - 1 : r);
+      break;
+    }
   __syncthreads();
   if (threadIdx.x != 0) return;
   header->epoch = epoch;
-  if (missing == INT32_MAX) return;
-  header->broken = missing + 1;
-  if (params.status != nullptr) *params.status = {PURR_STATUS_PEER_FAILED, missing, -1, -1, -1, 0, 0};
+  if (missing != INT32_MAX) {
+    header->broken = missing + 1;
+    if (!was_broken) {
+      const int64_t header_offset = reinterpret_cast<char *>(header) - static_cast<char *>(params.ranks[params.rank]);
+      for (int r = 0; r < params.num_ranks; r++)
+        *(volatile int32_t *)&reinterpret_cast<purr__device_rank_header_t *>(static_cast<char *>(params.ranks[r]) +
+                                                                             header_offset)
+             ->told = missing + 1;
+      *(volatile int32_t *)params.group_broken = missing + 1;
+    }
+    if (params.status != nullptr) *params.status = {PURR_STATUS_PEER_FAILED, missing, -1, -1, -1, 0, 0};
+  }
+  if (params.turn.place == PURR__TURN_LAST) turn::give_back(params.turn);
 }

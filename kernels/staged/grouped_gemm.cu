@@ -9,6 +9,7 @@
  * its row of A and its row of B. While a tile's results are written, the first stages of the next are already coming.
  */
 #include "staged/tiles.cuh"
+#include "turn.cuh"
 
 namespace purr {
 namespace {
@@ -191,7 +192,7 @@ template <Role kRole>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
   extern __shared__ __align__(1024) char dynamic_shared[];
   SharedStorage *shared = reinterpret_cast<SharedStorage *>(dynamic_shared);
-  if (params.status->status != 0) return;
+  if (!turn::owns(params.turn) || params.status->status != 0) return;
 
   const int warp = threadIdx.x / 32, warp_row = warp / 4, warp_column = warp % 4;
   Tile tile;

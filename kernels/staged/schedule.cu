@@ -9,6 +9,7 @@
  * + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on timing. */
 #include "layout.h"
 #include "purr.h"
+#include "turn.cuh"
 
 namespace {
 
@@ -20,12 +21,18 @@ struct Part {
   int rank, begin, end;
 };
 
+/* A rank that makes another call has other things where its ids would be. */
+__device__ bool makes_same_call(const purr__schedule_params_t &params, const purr__ids_t &ids) {
+  return ids.tag_at == nullptr || *ids.tag_at == params.tag;
+}
+
 __device__ Part part_of_block(const purr__schedule_params_t &params) {
   Part part;
   part.rank = blockIdx.x / params.chunks_per_rank;
   int chunk = blockIdx.x % params.chunks_per_rank;
   part.ids = params.sources != nullptr ? params.sources[part.rank] : params.own;
   int64_t num_tokens = part.ids.num_tokens_at != nullptr ? *part.ids.num_tokens_at : part.ids.num_tokens;
+  if (!makes_same_call(params, part.ids)) num_tokens = 0;
   int64_t num_slots = num_tokens * params.top_k;
   int64_t size = (num_slots + params.chunks_per_rank - 1) / params.chunks_per_rank;
   part.begin = (int)min(chunk * size, num_slots);
@@ -56,19 +63,27 @@ __device__ int warp_prefix_sum(int value) {
 
 }  // namespace
 
-/* Launch 1.
+/* Launch 1. Takes the workspace where no exchange came before.
  * reads   all ids
  * writes  chunk_count, chunk_bad: this block's row */
 extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params) {
+  const bool is_first = params.turn.place == PURR__TURN_FIRST;
+  if (!is_first && !turn::owns(params.turn)) return;
   if (params.header != nullptr && params.header->broken != 0) return;
   extern __shared__ int32_t count[]; /* [E_l] */
   __shared__ int first_bad;
+  __shared__ bool is_ours;
 
   const int num_experts = params.num_local_experts;
   for (int e = threadIdx.x; e < num_experts; e += blockDim.x) count[e] = 0;
-  if (threadIdx.x == 0) first_bad = INT32_MAX;
+  if (threadIdx.x == 0) {
+    first_bad = INT32_MAX;
+    is_ours = true;
+  }
   __syncthreads();
 
+  /* Beside the counting, which touches nothing of the workspace. */
+  if (is_first && threadIdx.x == blockDim.x - 1) is_ours = turn::take(params.turn);
   const Part part = part_of_block(params);
   for (int slot = part.begin + threadIdx.x; slot < part.end; slot += blockDim.x) {
     int64_t id = load_id(part.ids, slot, params.top_k);
@@ -77,17 +92,16 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
     if (expert >= 0) atomicAdd(&count[expert], 1);
   }
   __syncthreads();
+  if (!is_ours) return;
 
   int32_t *out = params.chunk_count + (int64_t)blockIdx.x * num_experts;
   for (int e = threadIdx.x; e < num_experts; e += blockDim.x) out[e] = count[e];
   if (threadIdx.x == 0) params.chunk_bad[blockIdx.x] = first_bad == INT32_MAX ? -1 : first_bad;
 }
 
-/* Launch 2, same grid.
- * reads   chunk_count, chunk_bad of all blocks; the block's ids again
- * writes  its part's rows of the table and the padding and tiles of some experts; block 0 also the header, the
- * per-expert arrays and the status. After a bad id the status alone */
-extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
+namespace {
+
+__device__ void place(const purr__schedule_params_t &params) {
   if (params.header != nullptr && params.header->broken != 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0)
       *params.status = {PURR_STATUS_PEER_FAILED, params.header->broken - 1, -1, -1, -1, 0, 0};
@@ -100,17 +114,23 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
   int32_t *begin = before + num_experts;     /* [E_l] first row of the expert */
   int32_t *first_tile = begin + num_experts; /* [E_l] first tile of the expert */
   int32_t *next = first_tile + num_experts;  /* [warps][E_l] next row that a warp gives out */
-  __shared__ int bad_block;
+  __shared__ int bad_block, other_rank;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
   const int num_blocks = gridDim.x;
 
   /* A bad id anywhere: the first block that has one has the first one. */
-  if (threadIdx.x == 0) bad_block = INT32_MAX;
+  if (threadIdx.x == 0) bad_block = other_rank = INT32_MAX;
   __syncthreads();
+  for (int r = threadIdx.x; r < params.num_ranks && params.sources != nullptr; r += blockDim.x)
+    if (!makes_same_call(params, params.sources[r])) atomicMin(&other_rank, r);
   for (int b = threadIdx.x; b < num_blocks; b += blockDim.x)
     if (params.chunk_bad[b] >= 0) atomicMin(&bad_block, b);
   __syncthreads();
+  if (other_rank != INT32_MAX) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) *params.status = {PURR_STATUS_PEER_MISMATCH, other_rank, -1, -1, -1, 0, 0};
+    return;
+  }
   if (bad_block != INT32_MAX) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       int rank = bad_block / params.chunks_per_rank, slot = params.chunk_bad[bad_block];
@@ -215,4 +235,20 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
     for (int tile = lane; tile * PURR__TILE_ROWS < total[e]; tile += 32)
       params.table.tile_expert[first_tile[e] + tile] = e;
   }
+}
+
+}  // namespace
+
+/* Launch 2, same grid.
+ * reads   chunk_count, chunk_bad of all blocks; the block's ids again
+ * writes  its part's rows of the table and the padding and tiles of some experts; block 0 also the header, the
+ * per-expert arrays and the status. After a bad id the status alone */
+extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
+  if (turn::owns(params.turn))
+    place(params);
+  else if (params.table_is_own && blockIdx.x == 0 && threadIdx.x == 0)
+    *params.status = {PURR_STATUS_BUSY, -1, -1, -1, -1, 0, 0};
+  if (params.turn.place != PURR__TURN_LAST) return;
+  __syncthreads();
+  if (threadIdx.x == 0) turn::give_back(params.turn);
 }

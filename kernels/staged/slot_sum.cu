@@ -4,6 +4,7 @@
  * expert's BF16 result (+0 without one). With the sigmoid gate, shared = bf16(z * shared), z = sigmoid(x . gate). */
 #include "layout.h"
 #include "ptx.cuh"
+#include "turn.cuh"
 
 namespace {
 
@@ -62,20 +63,7 @@ __device__ float gate_score(const purr__slot_sum_params_t &params, int64_t token
   return 1.0f / (1.0f + expf(-sum));
 }
 
-}  // namespace
-
-/* reads   ids, weights of slots that are not dropped, slot rows, the shared expert's row, x and the gate
- * writes  out, score */
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params) {
-  const int64_t token = blockIdx.x;
-  const int column = blockIdx.y * PURR__SLOT_SUM_COLUMNS + threadIdx.x * kColumns;
-  /* The rows' addresses are known before the ids are: start them on their way from memory to L2. */
-  if (column < params.hidden)
-    for (int k = 0; k < min(params.top_k, kSlotsAhead); k++)
-      ptx::prefetch_l2(row_at(params.slots, token * params.top_k + k, params.slots_row_stride) + column * 2);
-  if (params.status->status != 0) return;
-
+__device__ __forceinline__ void sum_slots(const purr__slot_sum_params_t &params, int64_t token, int column) {
   float z = 1;
   if (params.shared_gate != nullptr) {
     z = gate_score(params, token);
@@ -115,4 +103,39 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     }
   }
   ptx::st_16(const_cast<char *>(row_at(params.out, token, params.out_row_stride)) + column * 2, pack(sum));
+}
+
+/* How the call went, for its result: by one block, whether the others have ended or not. */
+__device__ void tell(const purr__slot_sum_params_t &params, bool owns) {
+  purr__outcome_t *outcome = params.turn.outcome;
+  const int32_t status = owns ? params.status->status : PURR_STATUS_BUSY;
+  for (int64_t e = threadIdx.x; status == PURR_STATUS_OK && e < params.num_experts; e += blockDim.x)
+    PURR__OUTCOME_COUNTS(outcome)[e] = params.expert_count[e];
+  if (threadIdx.x != 0) return;
+  if (owns)
+    outcome->found = *params.status;
+  else
+    outcome->found = {PURR_STATUS_BUSY, -1, -1, -1, -1, 0, 0};
+  *params.final_status = status;
+}
+
+}  // namespace
+
+/* The last launch of a call.
+ * reads   ids, weights of slots that are not dropped, slot rows, the shared expert's row, x and the gate
+ * writes  out, score, the outcome */
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params) {
+  const int64_t token = blockIdx.x;
+  const int column = blockIdx.y * PURR__SLOT_SUM_COLUMNS + threadIdx.x * kColumns;
+  const bool is_token = token < params.ids.num_tokens;
+  /* The rows' addresses are known before the ids are: start them on their way from memory to L2. */
+  if (is_token && column < params.hidden)
+    for (int k = 0; k < min(params.top_k, kSlotsAhead); k++)
+      ptx::prefetch_l2(row_at(params.slots, token * params.top_k + k, params.slots_row_stride) + column * 2);
+  const bool owns = turn::owns(params.turn);
+  if (params.turn.outcome != nullptr && blockIdx.x == 0 && blockIdx.y == 0) tell(params, owns);
+  if (owns && is_token && params.status->status == 0) sum_slots(params, token, column);
+  __syncthreads();
+  if (threadIdx.x == 0) turn::give_back(params.turn);
 }

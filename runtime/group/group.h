@@ -26,6 +26,9 @@ typedef struct purr__group_ops {
    * is then visible to all. PEER_FAILED names the rank that did not come within the group's timeout, or that left. */
   purr_status_t (*barrier)(purr_group_t *group, void *stream, const char *site, purr_error_t *err);
   purr_status_t (*query_status)(purr_group_t *group, purr_error_t *err);
+  /* Local. Where a device tells that a rank did not come: 1 + its number, page-locked memory that lives as long as the
+   * group has members. NULL before there is symmetric memory on a device. */
+  int32_t *(*broken_word)(purr_group_t *group);
   /* Local. The caller's handle ends; ranks that wait for this one, now or later, get PEER_FAILED at once. */
   void (*leave)(purr_group_t *group);
   /* Local. How many ranks, this one too, have their part on this one's device: such ranks need streams of their own. */

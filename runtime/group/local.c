@@ -32,6 +32,8 @@ typedef struct team {
   const char *broken_site;
   bool broken_by_leaving;
   purr__symmetric_t *forming; /* the collective allocation that ranks are joining now */
+  int32_t *broken_word;       /* page-locked: a device writes 1 + the rank that did not come */
+  purr__device_t *broken_word_device;
   struct member {
     uint64_t epoch;          /* barriers this rank has come to */
     uint64_t declined_epoch; /* the last one that it came to after a failure of its own ... */
@@ -79,6 +81,15 @@ static void break_team(team_t *team, int rank, const char *site, bool by_leaving
   pthread_cond_broadcast(&team->changed);
 }
 
+/* Takes over what a device found. */
+static void hear_from_devices(team_t *team) {
+  if (team->broken || team->broken_word == NULL) return;
+  const int32_t word = *(const volatile int32_t *)team->broken_word;
+  if (word == 0) return;
+  break_team(team, word - 1, "a call on the device", false);
+  purr__count(team->context, PURR__COUNT_TIMEOUTS, 1);
+}
+
 static purr_status_t local_barrier(purr_group_t *group, void *stream, const char *site, purr_error_t *err) {
   (void)stream;
   team_t *team = ((local_group_t *)group)->team;
@@ -95,6 +106,7 @@ static purr_status_t local_barrier(purr_group_t *group, void *stream, const char
   purr_status_t status = PURR_STATUS_OK;
   const uint64_t epoch = ++team->member[group->rank].epoch;
   group->num_meetings = epoch;
+  hear_from_devices(team);
   if (missing_rank(team, epoch) < 0) pthread_cond_broadcast(&team->changed);
   /* A barrier that all have come to succeeds, even if somebody broke the group or left since. */
   while (missing_rank(team, epoch) >= 0 && !team->broken) {
@@ -114,9 +126,18 @@ static purr_status_t local_barrier(purr_group_t *group, void *stream, const char
 static purr_status_t local_query_status(purr_group_t *group, purr_error_t *err) {
   team_t *team = ((local_group_t *)group)->team;
   pthread_mutex_lock(&team->mutex);
+  hear_from_devices(team);
   purr_status_t status = team->broken ? report_broken(team, err) : PURR_STATUS_OK;
   pthread_mutex_unlock(&team->mutex);
   return status;
+}
+
+static int32_t *local_broken_word(purr_group_t *group) {
+  team_t *team = ((local_group_t *)group)->team;
+  pthread_mutex_lock(&team->mutex);
+  int32_t *word = team->broken_word;
+  pthread_mutex_unlock(&team->mutex);
+  return word;
 }
 
 /* ---- symmetric memory ---- */
@@ -207,11 +228,29 @@ static purr_status_t agree(const purr__symmetric_t *block, purr_error_t *err) {
   return PURR_STATUS_OK;
 }
 
+/* The first rank that comes with a device makes it. */
+static purr_status_t make_broken_word(team_t *team, purr__device_t *device, purr_error_t *err) {
+  purr_status_t status = PURR_STATUS_OK;
+  void *word = NULL;
+  pthread_mutex_lock(&team->mutex);
+  if (team->broken_word == NULL && team->num_ranks > 1) {
+    status = purr__device_allocate_pinned(device, sizeof *team->broken_word, &word, err);
+    if (status == PURR_STATUS_OK) {
+      team->broken_word = word;
+      team->broken_word_device = device;
+      *team->broken_word = 0;
+    }
+  }
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
 static purr_status_t allocate_part(team_t *team, struct offer *offer, purr_error_t *err) {
   static const char what[] = "the workspace's symmetric memory";
   void *memory = NULL;
   if (offer->device != NULL) {
-    purr_status_t status = purr__device_allocate(offer->device, offer->bytes, what, &memory, err);
+    purr_status_t status = make_broken_word(team, offer->device, err);
+    if (status == PURR_STATUS_OK) status = purr__device_allocate(offer->device, offer->bytes, what, &memory, err);
     /* Barrier words count from zero, and peers look at them as soon as all have come. */
     if (status == PURR_STATUS_OK) status = purr__device_fill(offer->device, memory, 0, offer->bytes, NULL, err);
     if (status == PURR_STATUS_OK) status = purr__device_synchronize(offer->device, NULL, err);
@@ -295,11 +334,13 @@ static const purr__group_ops_t local_ops = {
     .address = local_address,
     .barrier = local_barrier,
     .query_status = local_query_status,
+    .broken_word = local_broken_word,
     .leave = local_leave,
     .num_on_device = local_num_on_device,
 };
 
 static void team_free(team_t *team) {
+  if (team->broken_word != NULL) purr__device_release_pinned(team->broken_word_device, team->broken_word);
   pthread_cond_destroy(&team->changed);
   pthread_mutex_destroy(&team->mutex);
   purr__release(team->context, team);

@@ -1,8 +1,6 @@
 /* The outcome of GPU calls, as the device writes it. */
 #include "result/mirror.h"
 
-#include <stdio.h>
-
 purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, int64_t slot, int64_t expert,
                                    int64_t num_experts) {
   return purr__fail_rank(
@@ -10,6 +8,30 @@ purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, i
       "rank %d, token %lld, slot %lld has expert id %lld; allowed are 0 to %lld, and -1 for a dropped "
       "slot",
       rank, (long long)token, (long long)slot, (long long)expert, (long long)num_experts - 1);
+}
+
+purr_status_t purr__fail_found(purr_error_t *err, const purr__device_status_t *found, int64_t num_experts) {
+  switch (found->status) {
+    case PURR_STATUS_OK:
+      return PURR_STATUS_OK;
+    case PURR_STATUS_BAD_ROUTE:
+      return purr__fail_bad_route(err, found->rank, found->token, found->slot, found->expert, num_experts);
+    case PURR_STATUS_PEER_FAILED:
+      return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, found->rank,
+                             "rank %d did not come within the group's timeout; the group is broken, make a new one",
+                             found->rank);
+    case PURR_STATUS_PEER_MISMATCH:
+      return purr__fail_rank(err, PURR_STATUS_PEER_MISMATCH, found->rank,
+                             "rank %d made another call or brought another layer; all ranks make the same calls in the "
+                             "same order",
+                             found->rank);
+    case PURR_STATUS_BUSY:
+      return purr__fail(err, PURR_STATUS_BUSY,
+                        "the workspace was in use by a call on another stream; make the streams wait for each other, "
+                        "or use one workspace for each call in flight");
+    default:
+      return purr__fail(err, PURR_STATUS_INTERNAL, "the device reported status %d", found->status);
+  }
 }
 
 void purr__result_drop_mirror(purr_result_t *result) {
@@ -21,25 +43,35 @@ void purr__result_drop_mirror(purr_result_t *result) {
     purr__device_leave(result->device);
   }
   purr__device_release_pinned(result->device, result->mirror);
+  purr__device_release(result->device, result->final_status, sizeof *result->final_status);
   result->device = NULL;
   result->mirror = NULL;
+  result->final_status = NULL;
   result->begun = result->done = NULL;
 }
 
-/* A mirror and events of this device, large enough. */
-static purr_status_t make_room(purr_result_t *result, purr__device_t *device, int64_t num_experts, purr_error_t *err) {
-  const uint64_t bytes = sizeof(purr__result_mirror_t) + (uint64_t)num_experts * sizeof(int32_t);
-  if (result->device == device && result->mirror_bytes >= bytes) return PURR_STATUS_OK;
+/* A mirror and events of this device. It has room for any layer: a captured call may still write to it when a larger
+ * layer's comes. */
+static purr_status_t make_room(purr_result_t *result, purr__device_t *device, purr_error_t *err) {
+  const uint64_t bytes = sizeof(purr__outcome_t) + PURR__MAX_EXPERTS * sizeof(int32_t);
+  if (result->device == device) return PURR_STATUS_OK;
   purr__result_drop_mirror(result);
-  void *memory = NULL;
+  void *memory = NULL, *word = NULL;
   purr_status_t status = purr__device_allocate_pinned(device, bytes, &memory, err);
   if (status != PURR_STATUS_OK) return status;
   result->device = device;
   result->mirror = memory;
-  result->mirror_bytes = bytes;
+  status = purr__device_allocate(device, sizeof *result->final_status, "a result", &word, err);
+  result->final_status = word;
+  if (status != PURR_STATUS_OK) {
+    purr__result_drop_mirror(result);
+    return status;
+  }
+  const int mode = purr__device_allow_capture(device);
   status = PURR__CUDA(device, err, cuEventCreate, (&result->begun, 0), "creating an event");
   if (status == PURR_STATUS_OK)
     status = PURR__CUDA(device, err, cuEventCreate, (&result->done, 0), "creating an event");
+  purr__device_restore_capture(device, mode);
   if (status != PURR_STATUS_OK) purr__result_drop_mirror(result);
   return status;
 }
@@ -48,12 +80,12 @@ purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device,
                                   int64_t num_all_experts, CUstream stream, purr_error_t *err) {
   if (result == NULL) return PURR_STATUS_OK;
   pthread_mutex_lock(&result->mutex);
-  purr_status_t status = make_room(result, device, num_experts, err);
+  purr_status_t status = make_room(result, device, err);
   if (status == PURR_STATUS_OK) {
     int capture = 0;
     result->has_events = device->driver->cuda.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS && capture == 0;
     result->mirror->status = PURR_STATUS_NOT_READY;
-    result->num_experts = num_experts;
+    result->num_mirrored_experts = num_experts;
     result->num_all_experts = num_all_experts;
     result->is_mirrored = true;
     if (result->has_events)
@@ -64,7 +96,10 @@ purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device,
 }
 
 purr_status_t purr__result_mirrored(purr_result_t *result, CUstream stream, purr_error_t *err) {
-  if (result == NULL || !result->has_events) return PURR_STATUS_OK;
+  if (result == NULL) return PURR_STATUS_OK;
+  purr_status_t status = purr__device_copy(result->device, &result->mirror->status, result->final_status,
+                                           sizeof *result->final_status, stream, err);
+  if (status != PURR_STATUS_OK || !result->has_events) return status;
   return PURR__CUDA(result->device, err, cuEventRecord, (result->done, stream), "recording an event");
 }
 
@@ -72,7 +107,9 @@ purr_status_t purr__result_mirrored(purr_result_t *result, CUstream stream, purr
 static void read_fault(purr_result_t *result) {
   purr_error_t err = PURR_ERROR_INIT;
   if (!result->has_events || purr__device_enter(result->device, &err) != PURR_STATUS_OK) return;
+  const int mode = purr__device_allow_capture(result->device);
   const CUresult state = result->device->driver->cuda.cuEventQuery(result->done);
+  purr__device_restore_capture(result->device, mode);
   if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
     result->info.status = purr__device_check(result->device, state, "cuEventQuery", &err, "the call");
     memcpy(result->message, err.message, sizeof result->message);
@@ -84,14 +121,16 @@ static void read_time(purr_result_t *result) {
   float milliseconds = 0.0f;
   if (!result->has_events || purr__device_enter(result->device, NULL) != PURR_STATUS_OK) return;
   const purr__cuda_t *cuda = &result->device->driver->cuda;
+  const int mode = purr__device_allow_capture(result->device);
   if (cuda->cuEventElapsedTime(&milliseconds, result->begun, result->done) == CUDA_SUCCESS)
     result->info.total_ns = (uint64_t)((double)milliseconds * 1e6);
+  purr__device_restore_capture(result->device, mode);
   purr__device_leave(result->device);
 }
 
 void purr__result_read_mirror(purr_result_t *result) {
   if (!result->is_mirrored) return;
-  const purr__result_mirror_t *mirror = result->mirror;
+  purr__outcome_t *mirror = result->mirror;
   const int32_t status = *(const volatile int32_t *)&mirror->status;
   if (status == PURR_STATUS_NOT_READY) {
     read_fault(result);
@@ -106,14 +145,10 @@ void purr__result_read_mirror(purr_result_t *result) {
   result->info.expert = found->expert;
   result->info.num_rows = found->num_rows;
   atomic_store_explicit(&result->num_rows_done, found->num_rows, memory_order_relaxed);
-  if (status == PURR_STATUS_BAD_ROUTE) {
-    purr_error_t err = PURR_ERROR_INIT;
-    purr__fail_bad_route(&err, found->rank, found->token, found->slot, found->expert, result->num_all_experts);
+  purr_error_t err = PURR_ERROR_INIT;
+  if (purr__fail_found(&err, found, result->num_all_experts) != PURR_STATUS_OK)
     memcpy(result->message, err.message, sizeof result->message);
-  }
-  if (status == PURR_STATUS_PEER_FAILED)
-    snprintf(result->message, sizeof result->message,
-             "rank %d did not come within the group's timeout; the group is broken, make a new one", found->rank);
-  for (int64_t e = 0; e < result->num_experts; e++) result->tokens_per_expert[e] = mirror->expert_count[e];
+  result->num_experts = status == PURR_STATUS_OK ? result->num_mirrored_experts : 0;
+  memcpy(result->tokens_per_expert, PURR__OUTCOME_COUNTS(mirror), (size_t)result->num_experts * sizeof(int32_t));
   read_time(result);
 }

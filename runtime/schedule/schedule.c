@@ -65,10 +65,8 @@ static purr_status_t get_table(const purr_schedule_t *schedule, purr__table_t *o
   if (status != PURR_STATUS_OK) return status;
   const purr__device_status_t *found =
       (const void *)((const char *)schedule->mirror + plan->table[PURR__TABLE_STATUS].offset);
-  if (found->status == PURR_STATUS_BAD_ROUTE)
-    return purr__failed(
-        purr__fail_bad_route(err, found->rank, found->token, found->slot, found->expert, plan->layer.num_experts),
-        PURR_STATUS_BAD_ROUTE);
+  status = purr__fail_found(err, found, plan->layer.num_experts);
+  if (status != PURR_STATUS_OK) return status;
   *out_table = purr__table_at(plan, schedule->mirror);
   return PURR_STATUS_OK;
 }

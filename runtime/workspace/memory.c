@@ -23,8 +23,11 @@ purr_status_t purr__memory_copy(const purr_plan_t *plan, void *to, const void *f
     if (bytes > 0) memcpy(to, from, bytes);
     return PURR_STATUS_OK;
   }
+  const int mode = purr__device_allow_capture(plan->device);
   purr_status_t status = purr__device_copy(plan->device, to, from, bytes, NULL, err);
-  return status == PURR_STATUS_OK ? purr__device_synchronize(plan->device, NULL, err) : status;
+  if (status == PURR_STATUS_OK) status = purr__device_synchronize(plan->device, NULL, err);
+  purr__device_restore_capture(plan->device, mode);
+  return status;
 }
 
 /* ---- public ---- */

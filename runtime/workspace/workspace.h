@@ -16,7 +16,8 @@ struct purr_workspace {
   uint64_t symmetric_bytes;
   void *peers; /* GPU, R > 1: what kernels need of each rank; see backends/staged/peers.c */
   uint64_t peers_bytes;
-  atomic_flag busy; /* the host backend's busy word */
+  atomic_flag busy;   /* held while a call of the host backend runs, or one of a GPU is enqueued */
+  uint32_t last_turn; /* GPU: ticket of the call enqueued last; see purr__turn_t */
 };
 
 /* Takes the busy word, after checking that the workspace is big enough for the plan and belongs to as many ranks. */

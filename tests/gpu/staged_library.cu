@@ -34,7 +34,7 @@ void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64
   l->top_k = (int)K;
   l->num_ranks = 1;
   cudaDeviceGetAttribute(&l->num_sms, cudaDevAttrMultiProcessorCount, 0);
-  l->ids = {ids, nullptr, T, K, 1, 1, 0};
+  l->ids = {ids, nullptr, nullptr, T, K, 1, 1, 0};
   l->topk_weights = static_cast<const float *>(weights);
   l->weights_row_stride = K;
   l->weights_column_stride = 1;

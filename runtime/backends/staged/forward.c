@@ -1,43 +1,74 @@
-/* The forward pass of the staged backend: five launches, eight where there are other ranks. */
+/* The forward pass of the staged backend: five launches, eight where there are other ranks, four and seven with a
+ * schedule that was built before. */
 #include "backends/staged/staged.h"
 
 static void *workspace_at(const purr__call_t *call, int region) {
   return purr__workspace_at(call->workspace, call->plan, region);
 }
 
+/* ---- turns ---- */
+
+purr__turn_t purr__staged_turn(const purr__call_t *call, int64_t first_blocks, int64_t last_blocks) {
+  call->workspace->last_turn = (call->workspace->last_turn + 1) & 0xFFFFFF;
+  return (purr__turn_t){.word = &purr__staged_header(call)->turn,
+                        .outcome = call->result != NULL ? call->result->mirror : NULL,
+                        .ticket = call->workspace->last_turn,
+                        .first_blocks = (int32_t)first_blocks,
+                        .last_blocks = (int32_t)last_blocks};
+}
+
+/* A call that could not be enqueued to its end gives nothing back: the next one finds the workspace free all the same.
+ */
+static purr_status_t end_turn(const purr__call_t *call, purr_status_t status) {
+  if (status != PURR_STATUS_OK)
+    purr__device_fill(call->plan->device, &purr__staged_header(call)->turn, 0, sizeof(uint64_t), call->stream, NULL);
+  return status;
+}
+
 /* ---- schedule ---- */
 
-/* Counts and places: two launches. */
-static purr_status_t build_table(const purr__call_t *call, const purr__view_t *topk_ids, const purr__table_t *table,
-                                 purr_error_t *err) {
+static int32_t num_chunks(const purr_plan_t *plan) {
+  return purr__schedule_chunks(plan->layer.max_tokens * plan->layer.top_k, plan->layer.num_ranks);
+}
+
+/* Counts and places: two launches, of a forward or the building of a schedule alone. With one rank the first takes the
+ * workspace. */
+static purr_status_t build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
+                                 const purr__view_t *topk_ids, const purr__table_t *table, purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
-  const int32_t chunks = purr__schedule_chunks(plan->layer.max_tokens * plan->layer.top_k, plan->layer.num_ranks);
-  const purr__schedule_params_t params = {
-      .own = purr__staged_ids(topk_ids, call->num_tokens),
-      .sources = purr__staged_sources(call->workspace),
-      .num_ranks = plan->layer.num_ranks,
-      .chunks_per_rank = chunks,
-      .top_k = (int32_t)plan->layer.top_k,
-      .num_experts = (int32_t)plan->layer.num_experts,
-      .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
-      .num_local_experts = (int32_t)plan->num_local_experts,
-      .chunk_count = workspace_at(call, PURR__WS_CHUNK_COUNT),
-      .chunk_bad = workspace_at(call, PURR__WS_CHUNK_BAD),
-      .table = {.header = (purr__device_table_header_t *)table->header,
-                .expert_count = table->expert_count,
-                .expert_begin = table->expert_begin,
-                .row_rank = table->row_rank,
-                .row_slot = table->row_slot,
-                .tile_begin = table->tile_begin,
-                .tile_expert = table->tile_expert},
-      .status = purr__staged_status(plan, table),
-      .header = plan->layer.num_ranks > 1 ? purr__staged_header(call) : NULL};
+  const bool has_peers = plan->layer.num_ranks > 1;
+  const int32_t chunks = num_chunks(plan);
+  const char *own = call->workspace->memory, *at = (const char *)table->header;
+  purr__schedule_params_t params = {.own = purr__staged_ids(topk_ids, call->num_tokens),
+                                    .sources = purr__staged_sources(call->workspace),
+                                    .num_ranks = plan->layer.num_ranks,
+                                    .chunks_per_rank = chunks,
+                                    .top_k = (int32_t)plan->layer.top_k,
+                                    .num_experts = (int32_t)plan->layer.num_experts,
+                                    .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
+                                    .num_local_experts = (int32_t)plan->num_local_experts,
+                                    .chunk_count = workspace_at(call, PURR__WS_CHUNK_COUNT),
+                                    .chunk_bad = workspace_at(call, PURR__WS_CHUNK_BAD),
+                                    .table = {.header = (purr__device_table_header_t *)table->header,
+                                              .expert_count = table->expert_count,
+                                              .expert_begin = table->expert_begin,
+                                              .row_rank = table->row_rank,
+                                              .row_slot = table->row_slot,
+                                              .tile_begin = table->tile_begin,
+                                              .tile_expert = table->tile_expert},
+                                    .status = purr__staged_status(plan, table),
+                                    .header = has_peers ? purr__staged_header(call) : NULL,
+                                    .tag = purr__staged_tag(call, is_forward),
+                                    .table_is_own = at < own || at >= own + call->workspace->bytes,
+                                    .turn = purr__staged_turn_at(turn, has_peers ? 0 : PURR__TURN_FIRST)};
   const purr__launch_t launch = {
       .grid = {(uint32_t)(plan->layer.num_ranks * chunks), 1, 1},
       .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
       .stream = call->stream};
   purr_status_t status = purr__kernel_launch(plan->kernels.schedule_count, &launch, &params, err);
-  return status == PURR_STATUS_OK ? purr__kernel_launch(plan->kernels.schedule_place, &launch, &params, err) : status;
+  if (status != PURR_STATUS_OK) return status;
+  params.turn.place = has_peers || is_forward ? 0 : PURR__TURN_LAST;
+  return purr__kernel_launch(plan->kernels.schedule_place, &launch, &params, err);
 }
 
 /* ---- grouped GEMMs ---- */
@@ -66,12 +97,13 @@ static purr__rows_t rows_of_ranks(const purr__call_t *call, int region, int32_t 
                         .placement = placement};
 }
 
-static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
-                                          const purr__table_t *table) {
+static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, const purr__turn_t *turn,
+                                          const purr__staged_weights_t *weights, const purr__table_t *table) {
   const purr__call_t *base = &call->base;
   const purr_plan_t *plan = base->plan;
   const int64_t inner = plan->layer.intermediate_size, shared = plan->layer.shared_intermediate_size;
-  purr__gemm_params_t params = {.num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table)};
+  purr__gemm_params_t params = {
+      .num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table), .turn = *turn};
   purr__gemm_t *routed = &params.problem[0], *common = &params.problem[1];
   *routed = routed_problem(plan, table);
   routed->a = plan->layer.num_ranks == 1 ? rows_at(call->x.data, call->x.row_stride, PURR__ROWS_TOKEN)
@@ -101,13 +133,14 @@ static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, cons
   return params;
 }
 
-static purr__gemm_params_t down_params(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
-                                       const purr__table_t *table) {
+static purr__gemm_params_t down_params(const purr__forward_call_t *call, const purr__turn_t *turn,
+                                       const purr__staged_weights_t *weights, const purr__table_t *table) {
   const purr__call_t *base = &call->base;
   const purr_plan_t *plan = base->plan;
   const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
   const int64_t shared = plan->layer.shared_intermediate_size;
-  purr__gemm_params_t params = {.num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table)};
+  purr__gemm_params_t params = {
+      .num_problems = shared > 0 ? 2 : 1, .status = purr__staged_status(plan, table), .turn = *turn};
   purr__gemm_t *routed = &params.problem[0], *common = &params.problem[1];
   *routed = routed_problem(plan, table);
   routed->a = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
@@ -150,8 +183,16 @@ static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t 
 
 /* ---- the sum ---- */
 
-static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__staged_weights_t *weights,
-                                const purr__table_t *table, purr_error_t *err) {
+/* Its grid has a block at least: it ends the call. */
+static void sum_grid(const purr__call_t *call, uint32_t grid[3]) {
+  const int64_t hidden = call->plan->layer.hidden_size;
+  grid[0] = (uint32_t)purr__max(1, call->num_tokens);
+  grid[1] = (uint32_t)((hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS);
+  grid[2] = 1;
+}
+
+static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__turn_t *turn,
+                                const purr__staged_weights_t *weights, const purr__table_t *table, purr_error_t *err) {
   const purr__call_t *base = &call->base;
   const purr_plan_t *plan = base->plan;
   const int64_t hidden = plan->layer.hidden_size;
@@ -171,11 +212,13 @@ static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__st
       .out_row_stride = call->output.row_stride,
       .hidden = (int32_t)hidden,
       .top_k = (int32_t)plan->layer.top_k,
-      .status = purr__staged_status(plan, table)};
-  const purr__launch_t launch = {
-      .grid = {(uint32_t)base->num_tokens, (uint32_t)((hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS),
-               1},
-      .stream = base->stream};
+      .status = purr__staged_status(plan, table),
+      .expert_count = table->expert_count,
+      .num_experts = plan->num_local_experts,
+      .final_status = base->result != NULL ? base->result->final_status : NULL,
+      .turn = purr__staged_turn_at(turn, PURR__TURN_LAST)};
+  purr__launch_t launch = {.stream = base->stream};
+  sum_grid(base, launch.grid);
   return purr__kernel_launch(plan->kernels.slot_sum, &launch, &params, err);
 }
 
@@ -195,18 +238,23 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   const purr__table_t table = table_of(call);
   const bool has_peers = plan->layer.num_ranks > 1;
   purr__device_status_t *found = purr__staged_status(plan, &table);
+  const bool begins_with_exchange = has_peers || call->schedule != NULL;
+  uint32_t last[3];
+  sum_grid(base, last);
+  const purr__turn_t turn = purr__staged_turn(
+      base, begins_with_exchange ? purr__staged_exchange_blocks(base) : num_chunks(plan), (int64_t)last[0] * last[1]);
   purr_status_t status = PURR_STATUS_OK;
-  if (has_peers) {
-    status = purr__staged_exchange(base, &call->topk_ids, &call->x, err);
-    if (status == PURR_STATUS_OK) status = purr__staged_barrier(base, call->schedule != NULL ? found : NULL, err);
-  }
+  if (begins_with_exchange) status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
+  if (status == PURR_STATUS_OK && has_peers)
+    status = purr__staged_barrier(base, &turn, 0, call->schedule != NULL ? found : NULL, err);
   if (status == PURR_STATUS_OK && call->schedule == NULL)
-    status = build_table(base, &call->topk_ids, &table, err);
+    status = build_table(base, &turn, true, &call->topk_ids, &table, err);
   else if (status == PURR_STATUS_OK && call->saved != NULL)
     status = purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
                                call->schedule->table_memory, plan->table_bytes, base->stream, err);
-  if (status != PURR_STATUS_OK) return status;
-  const purr__gemm_params_t gate_up = gate_up_params(call, weights, &table), down = down_params(call, weights, &table);
+  if (status != PURR_STATUS_OK) return end_turn(base, status);
+  const purr__gemm_params_t gate_up = gate_up_params(call, &turn, weights, &table);
+  const purr__gemm_params_t down = down_params(call, &turn, weights, &table);
   status = launch_gemm(base, plan->kernels.gate_up, plan->kernels.gate_up_tma, &gate_up,
                        (const purr__gemm_maps_t *const[]){&weights->gate_up_maps, &weights->shared_gate_up_maps}, false,
                        err);
@@ -214,9 +262,10 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
     status =
         launch_gemm(base, plan->kernels.down, plan->kernels.down_tma, &down,
                     (const purr__gemm_maps_t *const[]){&weights->down_maps, &weights->shared_down_maps}, true, err);
-  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, found, err);
-  if (status == PURR_STATUS_OK) status = launch_sum(call, weights, &table, err);
-  return status == PURR_STATUS_OK ? purr__staged_report(base, &table, err) : status;
+  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, found, err);
+  if (status == PURR_STATUS_OK) status = launch_sum(call, &turn, weights, &table, err);
+  if (status != PURR_STATUS_OK) return end_turn(base, status);
+  return purr__result_mirrored(base->result, base->stream, err);
 }
 
 /* The device is entered, and the caller's stream and tensors belong to it. */
@@ -252,6 +301,23 @@ purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_
   return status;
 }
 
+static purr_status_t enqueue_schedule(const purr__schedule_call_t *call, const purr__table_t *table,
+                                      purr_error_t *err) {
+  const purr__call_t *base = &call->base;
+  const bool has_peers = base->plan->layer.num_ranks > 1;
+  const int32_t chunks = num_chunks(base->plan);
+  const purr__turn_t turn =
+      purr__staged_turn(base, has_peers ? purr__staged_exchange_blocks(base) : chunks, has_peers ? 1 : chunks);
+  purr_status_t status = PURR_STATUS_OK;
+  if (has_peers) status = purr__staged_exchange(base, &turn, &call->topk_ids, NULL, err);
+  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, NULL, err);
+  if (status == PURR_STATUS_OK) status = build_table(base, &turn, false, &call->topk_ids, table, err);
+  /* The next call overwrites the ids that another rank may still read. */
+  if (status == PURR_STATUS_OK && has_peers)
+    status = purr__staged_barrier(base, &turn, PURR__TURN_LAST, purr__staged_status(base->plan, table), err);
+  return end_turn(base, status);
+}
+
 purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err) {
   purr__device_t *device = call->base.plan->device;
   purr_status_t status = purr__device_enter(device, err);
@@ -260,13 +326,7 @@ purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, pur
   status = purr__staged_check_stream(&call->base, err);
   if (status == PURR_STATUS_OK && call->base.num_tokens > 0)
     status = purr__device_check_pointer(device, call->topk_ids.data, "topk_ids", err);
-  const bool has_peers = call->base.plan->layer.num_ranks > 1;
-  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_exchange(&call->base, &call->topk_ids, NULL, err);
-  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(&call->base, NULL, err);
-  if (status == PURR_STATUS_OK) status = build_table(&call->base, &call->topk_ids, &table, err);
-  /* The next call overwrites the ids that another rank may still read. */
-  if (status == PURR_STATUS_OK && has_peers)
-    status = purr__staged_barrier(&call->base, purr__staged_status(call->base.plan, &table), err);
+  if (status == PURR_STATUS_OK) status = enqueue_schedule(call, &table, err);
   purr__device_leave(device);
   return status;
 }

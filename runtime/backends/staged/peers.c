@@ -32,6 +32,7 @@ purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_e
     char *header = ranks[r] + plan->sym[PURR__SYM_HEADER].offset;
     sources[r] = (purr__ids_t){.data = ranks[r] + plan->sym[PURR__SYM_IDS].offset,
                                .num_tokens_at = (int64_t *)(header + offsetof(purr__device_rank_header_t, num_tokens)),
+                               .tag_at = (uint64_t *)(header + offsetof(purr__device_rank_header_t, tag)),
                                .column_stride = 1};
   }
   status = purr__device_allocate(plan->device, bytes, "the list of ranks", &workspace->peers, err);
@@ -53,32 +54,45 @@ purr__device_rank_header_t *purr__staged_header(const purr__call_t *call) {
   return purr__symmetric_at(call->workspace, call->plan, call->workspace->group->rank, PURR__SYM_HEADER);
 }
 
-purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__view_t *topk_ids, const purr__view_t *x,
-                                    purr_error_t *err) {
+uint64_t purr__staged_tag(const purr__call_t *call, bool has_tokens) { return call->plan->hash + has_tokens; }
+
+int64_t purr__staged_exchange_blocks(const purr__call_t *call) {
+  if (call->plan->layer.num_ranks == 1) return 1;
+  return purr__max(1, purr__min(purr__min(call->num_tokens, 4 * call->plan->device->num_sms), PURR__TURN_MAX_FIRST));
+}
+
+purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__turn_t *turn, const purr__view_t *topk_ids,
+                                    const purr__view_t *x, purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
   const int rank = call->workspace->group->rank;
-  const purr__exchange_params_t params = {.ids = purr__staged_ids(topk_ids, call->num_tokens),
+  const int64_t num_tokens = plan->layer.num_ranks > 1 ? call->num_tokens : 0;
+  const purr__exchange_params_t params = {.ids = purr__staged_ids(topk_ids, num_tokens),
                                           .x = x != NULL ? x->data : NULL,
                                           .x_row_stride = x != NULL ? x->row_stride : 0,
                                           .tokens = purr__symmetric_at(call->workspace, plan, rank, PURR__SYM_TOKENS),
                                           .ids_out = purr__symmetric_at(call->workspace, plan, rank, PURR__SYM_IDS),
                                           .header = purr__staged_header(call),
+                                          .tag = purr__staged_tag(call, x != NULL),
                                           .hidden = x != NULL ? (int32_t)plan->layer.hidden_size : 0,
-                                          .top_k = (int32_t)plan->layer.top_k};
-  const int64_t blocks = purr__max(1, purr__min(call->num_tokens, 4 * plan->device->num_sms));
-  const purr__launch_t launch = {.grid = {(uint32_t)blocks, 1, 1}, .stream = call->stream};
+                                          .top_k = (int32_t)plan->layer.top_k,
+                                          .turn = purr__staged_turn_at(turn, PURR__TURN_FIRST)};
+  const purr__launch_t launch = {.grid = {(uint32_t)purr__staged_exchange_blocks(call), 1, 1}, .stream = call->stream};
   return purr__kernel_launch(plan->kernels.exchange, &launch, &params, err);
 }
 
-purr_status_t purr__staged_barrier(const purr__call_t *call, purr__device_status_t *found, purr_error_t *err) {
+purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
+                                   purr__device_status_t *found, purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
+  purr_group_t *group = call->workspace->group;
   const purr__barrier_params_t params = {.ranks = purr__staged_ranks(call->workspace),
                                          .words_offset = (int64_t)plan->sym[PURR__SYM_BARRIER].offset,
                                          .header = purr__staged_header(call),
                                          .status = found,
-                                         .timeout_ns = call->workspace->group->timeout_ms * 1000000,
-                                         .rank = call->workspace->group->rank,
-                                         .num_ranks = call->workspace->group->num_ranks};
+                                         .group_broken = group->ops->broken_word(group),
+                                         .timeout_ns = group->timeout_ms * 1000000,
+                                         .rank = group->rank,
+                                         .num_ranks = group->num_ranks,
+                                         .turn = purr__staged_turn_at(turn, place)};
   const purr__launch_t launch = {.grid = {1, 1, 1}, .stream = call->stream};
   return purr__kernel_launch(plan->kernels.barrier, &launch, &params, err);
 }
@@ -90,5 +104,9 @@ purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *
                       "rank %d shares its device with another rank and was given the default stream; such ranks wait "
                       "for each other, so each needs a stream of its own (purr_stream_create)",
                       workspace->group->rank);
+  if (workspace->group->num_ranks > 1) {
+    purr_status_t status = workspace->group->ops->query_status(workspace->group, err);
+    if (status != PURR_STATUS_OK) return status;
+  }
   return purr__device_check_stream(call->plan->device, call->stream, err);
 }

@@ -6,7 +6,8 @@
  *   slot_sum       output = bf16(shared + sum of s * y)
  *
  * A call only enqueues. What it finds wrong on the way, the kernels after it see in the table's status word and return
- * at once; the result hears of it by the last copy in the stream. */
+ * at once; the last one tells the result, and a copy behind it makes that final. Calls that overlap in one workspace
+ * find out on the device: kernels/turn.cuh. */
 #ifndef PURR_STAGED_H
 #define PURR_STAGED_H
 
@@ -39,6 +40,15 @@ static inline purr__device_status_t *purr__staged_status(const purr_plan_t *plan
   return (purr__device_status_t *)(block + plan->table[PURR__TABLE_STATUS].offset);
 }
 
+/* A call's turn in its workspace, for the kernels of this call alone. */
+purr__turn_t purr__staged_turn(const purr__call_t *call, int64_t first_blocks, int64_t last_blocks);
+/* The turn as one kernel of the call sees it; `place` is a sum of PURR__TURN_*. */
+static inline purr__turn_t purr__staged_turn_at(const purr__turn_t *turn, int32_t place) {
+  purr__turn_t own = *turn;
+  own.place = place;
+  return own;
+}
+
 /* ---- peers.c: the other ranks, R > 1 ---- */
 purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_error_t *err);
 const purr__ids_t *purr__staged_sources(const purr_workspace_t *workspace); /* device [R], NULL when R = 1 */
@@ -52,16 +62,19 @@ static inline purr__ids_t purr__staged_ids(const purr__view_t *view, int64_t num
                        .column_stride = view->column_stride,
                        .is_int64 = view->dtype == PURR_DTYPE_INT64};
 }
-/* Enqueues: this rank's ids, and x unless it is NULL, where the others reach them. */
-purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__view_t *topk_ids, const purr__view_t *x,
-                                    purr_error_t *err);
+/* What all ranks must agree on in a call: the layer, and whether tokens travel. */
+uint64_t purr__staged_tag(const purr__call_t *call, bool has_tokens);
+/* Blocks of the exchange. */
+int64_t purr__staged_exchange_blocks(const purr__call_t *call);
+/* Enqueues: the call takes the workspace, and this rank's ids, and x unless it is NULL, go where the others reach them;
+ * with one rank nothing goes. */
+purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__turn_t *turn, const purr__view_t *topk_ids,
+                                    const purr__view_t *x, purr_error_t *err);
 /* Enqueues the wait for all ranks. `found`, unless NULL, gets PEER_FAILED. */
-purr_status_t purr__staged_barrier(const purr__call_t *call, purr__device_status_t *found, purr_error_t *err);
-/* The caller's stream belongs to the device, and is its own where ranks share one. Entered. */
+purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
+                                   purr__device_status_t *found, purr_error_t *err);
+/* The group is whole; the caller's stream belongs to the device, and is its own where ranks share one. Entered. */
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err);
-
-/* Enqueues the copy of what a call found to its result. */
-purr_status_t purr__staged_report(const purr__call_t *call, const purr__table_t *table, purr_error_t *err);
 
 purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err);
 purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_t *err);
