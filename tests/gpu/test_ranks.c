@@ -1,0 +1,469 @@
+/* Expert parallelism on one GPU: ranks of a local group, each with a thread and a stream of its own. The same bits as
+ * on one rank, whatever each rank has to do; and what happens when a rank does not come, or comes with something else.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/raw_driver.h"
+
+enum {
+  HIDDEN = 64,
+  INNER = 64,
+  EXPERTS = 12,
+  TOP_K = 3,
+  MAX_TOKENS = 40,
+  MAX_RANKS = 4,
+  POOL = MAX_RANKS * MAX_TOKENS
+};
+
+static const test_run_t rank_run = {
+    .backend = PURR_BACKEND_STAGED, .inference = true, .int32_ids = true, .max_tokens = MAX_TOKENS};
+static const test_run_t alone_run = {
+    .backend = PURR_BACKEND_STAGED, .inference = true, .int32_ids = true, .max_tokens = POOL};
+
+/* ---- a team ---- */
+
+typedef struct team team_t;
+typedef struct member {
+  test_rank_t rank;
+  team_t *team;
+  pthread_t thread;
+  purr_status_t status; /* of the last call, from its result where it was enqueued */
+  purr_result_info_t info;
+  purr_error_t err;
+  purr__bf16_t output[MAX_TOKENS * HIDDEN];
+} member_t;
+
+struct team {
+  purr_context_t *context;
+  test_problem_t *problem;
+  test_run_t run;
+  purr_plan_t *plan;
+  purr_group_t *groups[MAX_RANKS];
+  member_t *members;
+  int num_ranks;
+  raw_driver_t raw;
+};
+
+static void on_all(team_t *team, void *(*work)(void *)) {
+  for (int r = 0; r < team->num_ranks; r++) pthread_create(&team->members[r].thread, NULL, work, &team->members[r]);
+  for (int r = 0; r < team->num_ranks; r++) pthread_join(team->members[r].thread, NULL);
+}
+
+static void *member_start(void *arg) {
+  member_t *member = arg;
+  test_rank_prepare(&member->rank);
+  member->status = test_rank_create_objects(&member->rank, &member->err);
+  return NULL;
+}
+
+static void *member_stop(void *arg) {
+  member_t *member = arg;
+  test_rank_destroy_objects(&member->rank);
+  test_rank_free(&member->rank);
+  return NULL;
+}
+
+static bool team_start(team_t *team, purr_context_t *context, test_problem_t *problem, const test_run_t *run, int ranks,
+                       int64_t timeout_ms) {
+  *team = (team_t){.context = context, .problem = problem, .run = *run, .num_ranks = ranks};
+  team->run.ranks = ranks;
+  team->plan = raw_plan(context, problem, &team->run, timeout_ms);
+  if (team->plan == NULL) return false;
+  team->raw = raw_driver_of(team->plan);
+  const purr_group_desc_t desc = {sizeof desc, ranks, timeout_ms};
+  if (purr_group_create_local(context, &desc, team->groups, NULL) != PURR_STATUS_OK) return false;
+  team->members = calloc((size_t)ranks, sizeof *team->members);
+  const int64_t experts = problem->experts / ranks;
+  for (int r = 0; r < ranks; r++)
+    team->members[r] = (member_t){.rank = {.problem = problem,
+                                           .run = &team->run,
+                                           .context = context,
+                                           .plan = team->plan,
+                                           .group = team->groups[r],
+                                           .tokens = team->run.max_tokens,
+                                           .first_expert = r * experts,
+                                           .experts = experts},
+                                  .team = team,
+                                  .err = PURR_ERROR_INIT};
+  on_all(team, member_start);
+  bool ready = true;
+  for (int r = 0; r < ranks; r++) {
+    if (team->members[r].status != PURR_STATUS_OK) fprintf(stderr, "rank %d: %s\n", r, team->members[r].err.message);
+    ready = ready && team->members[r].status == PURR_STATUS_OK;
+  }
+  CU_ASSERT(ready);
+  return ready;
+}
+
+static void team_stop(team_t *team) {
+  on_all(team, member_stop);
+  for (int r = 0; r < team->num_ranks; r++) purr_group_destroy(team->groups[r]);
+  free(team->members);
+  purr_plan_destroy(team->plan);
+}
+
+/* ---- steps ---- */
+
+/* What all ranks do in one step: rank r has tokens begin[r] .. begin[r+1]-1 of the pool. */
+typedef struct step {
+  int64_t begin[MAX_RANKS + 1];
+  int32_t ids[POOL * TOP_K];
+  float weights[POOL * TOP_K];
+} step_t;
+
+static step_t random_step(uint64_t *state, int ranks) {
+  step_t step = {0};
+  for (int r = 0; r < ranks; r++) {
+    const uint64_t kind = test_random_bits(state) % 8;
+    const int64_t tokens = kind == 0 ? 0 : kind == 1 ? MAX_TOKENS : (int64_t)(test_random_bits(state) % MAX_TOKENS) + 1;
+    step.begin[r + 1] = step.begin[r] + tokens;
+  }
+  const uint64_t kind = test_random_bits(state) % 6;
+  const int32_t favourite = (int32_t)(test_random_bits(state) % EXPERTS);
+  for (int64_t i = 0; i < step.begin[ranks] * TOP_K; i++) {
+    const int32_t any = (int32_t)(test_random_bits(state) % (EXPERTS + 1)) - 1;
+    step.ids[i] = kind == 0 ? favourite : kind == 1 && any % 2 ? -1 : any;
+    step.weights[i] = test_random_normal(state);
+  }
+  return step;
+}
+
+/* Gives the rank tokens `first` and on of the pool, enqueues a call and waits for it. */
+static purr_status_t call_step(test_rank_t *rank, const step_t *step, int64_t first, int64_t tokens,
+                               purr__bf16_t *output, purr_result_info_t *info, purr_error_t *err) {
+  const purr_plan_t *plan = rank->plan;
+  rank->tensor.x.shape[0] = rank->tensor.ids.shape[0] = rank->tensor.topk_weights.shape[0] =
+      rank->tensor.output.shape[0] = tokens;
+  const uint64_t bytes = (uint64_t)tokens * HIDDEN * 2, slot_bytes = (uint64_t)tokens * TOP_K * 4;
+  memset(output, TEST_POISON, bytes);
+  purr_status_t status = purr_memory_copy(plan, rank->tensor.x.data, rank->problem->x + first * HIDDEN, bytes, err);
+  if (status == PURR_STATUS_OK)
+    status = purr_memory_copy(plan, rank->tensor.ids.data, step->ids + first * TOP_K, slot_bytes, err);
+  if (status == PURR_STATUS_OK)
+    status = purr_memory_copy(plan, rank->tensor.topk_weights.data, step->weights + first * TOP_K, slot_bytes, err);
+  if (status == PURR_STATUS_OK) status = purr_memory_copy(plan, rank->tensor.output.data, output, bytes, err);
+  if (status == PURR_STATUS_OK) status = purr_forward(plan, rank->workspace, &rank->forward, err);
+  if (status == PURR_STATUS_OK) status = purr_stream_synchronize(plan, rank->stream, err);
+  if (status == PURR_STATUS_OK) status = purr_memory_copy(plan, output, rank->tensor.output.data, bytes, err);
+  *info = (purr_result_info_t){.struct_size = sizeof *info};
+  if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, info, err);
+  return status == PURR_STATUS_OK ? info->status : status;
+}
+
+static bool untouched(const purr__bf16_t *output, int64_t num) {
+  for (int64_t i = 0; i < num; i++)
+    if (output[i] != TEST_POISON * 0x101) return false;
+  return true;
+}
+
+static const step_t *current;
+
+static void *member_step(void *arg) {
+  member_t *member = arg;
+  const int64_t first = current->begin[member->rank.group->rank], end = current->begin[member->rank.group->rank + 1];
+  member->err = (purr_error_t)PURR_ERROR_INIT;
+  member->status = call_step(&member->rank, current, first, end - first, member->output, &member->info, &member->err);
+  return NULL;
+}
+
+/* ---- the same bits on any number of ranks ---- */
+
+enum { STEPS = 200 };
+
+typedef struct long_run {
+  step_t *steps;
+  purr__bf16_t *output; /* [STEPS][POOL][HIDDEN] */
+} long_run_t;
+static long_run_t long_run;
+
+static void *member_many_steps(void *arg) {
+  member_t *member = arg;
+  const int rank = member->rank.group->rank;
+  for (int s = 0; s < STEPS && member->status == PURR_STATUS_OK; s++) {
+    const step_t *step = &long_run.steps[s];
+    member->err = (purr_error_t)PURR_ERROR_INIT;
+    member->status =
+        call_step(&member->rank, step, step->begin[rank], step->begin[rank + 1] - step->begin[rank],
+                  long_run.output + ((int64_t)s * POOL + step->begin[rank]) * HIDDEN, &member->info, &member->err);
+    if (member->status != PURR_STATUS_OK) fprintf(stderr, "step %d, rank %d: %s\n", s, rank, member->err.message);
+  }
+  return NULL;
+}
+
+static void same_bits(int ranks) {
+  purr_context_t *context = NULL;
+  test_problem_t *problem = test_random(41, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 32, true);
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
+  team_t alone, team;
+  if (!team_start(&alone, context, problem, &alone_run, 1, 0)) return;
+  if (!team_start(&team, context, problem, &rank_run, ranks, 20000)) return;
+  uint64_t state = 7 + (uint64_t)ranks;
+  long_run.steps = calloc(STEPS, sizeof *long_run.steps);
+  long_run.output = calloc((size_t)STEPS * POOL * HIDDEN, sizeof *long_run.output);
+  for (int s = 0; s < STEPS; s++) long_run.steps[s] = random_step(&state, ranks);
+  on_all(&team, member_many_steps);
+  purr__bf16_t *expected = calloc((size_t)POOL * HIDDEN, sizeof *expected);
+  int num_different = 0;
+  for (int s = 0; s < STEPS; s++) {
+    const int64_t tokens = long_run.steps[s].begin[ranks];
+    member_t *one = &alone.members[0];
+    one->err = (purr_error_t)PURR_ERROR_INIT;
+    CU_ASSERT_EQUAL(call_step(&one->rank, &long_run.steps[s], 0, tokens, expected, &one->info, &one->err),
+                    PURR_STATUS_OK);
+    num_different += memcmp(expected, long_run.output + (int64_t)s * POOL * HIDDEN, (size_t)tokens * HIDDEN * 2) != 0;
+  }
+  for (int r = 0; r < ranks; r++) CU_ASSERT_EQUAL(team.members[r].status, PURR_STATUS_OK);
+  CU_ASSERT_EQUAL(num_different, 0);
+  free(expected);
+  free(long_run.output);
+  free(long_run.steps);
+  team_stop(&team);
+  team_stop(&alone);
+  purr_context_destroy(context);
+  test_problem_free(problem);
+}
+
+static void same_bits_2(void) { same_bits(2); }
+static void same_bits_3(void) { same_bits(3); }
+static void same_bits_4(void) { same_bits(4); }
+
+/* ---- fixture F ---- */
+
+static void *member_fixture(void *arg) {
+  member_t *member = arg;
+  for (int i = 0; i < 3; i++) {
+    test_rank_poison(&member->rank);
+    member->err = (purr_error_t)PURR_ERROR_INIT;
+    member->status = test_rank_forward(&member->rank, &member->err);
+    if (member->status != PURR_STATUS_OK) break;
+  }
+  return NULL;
+}
+
+static void fixture(int ranks, int64_t experts) {
+  enum { T = 24 };
+  purr_context_t *context = NULL;
+  test_problem_t *problem = test_fixture_f(T, 256, 128, experts, 2, 0);
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
+  team_t team;
+  test_run_t run = rank_run;
+  run.max_tokens = T; /* every rank has the same tokens */
+  if (!team_start(&team, context, problem, &run, ranks, 20000)) return;
+  on_all(&team, member_fixture);
+  int32_t ids[2 * T];
+  for (int i = 0; i < 2 * T; i++) ids[i] = (int32_t)problem->ids[i];
+  purr__bf16_t *expected = malloc(T * 256 * 2);
+  raw_fixture_output(problem, T, problem->x, ids, problem->topk_weights, expected);
+  for (int r = 0; r < ranks; r++) {
+    member_t *member = &team.members[r];
+    CU_ASSERT_EQUAL(member->status, PURR_STATUS_OK);
+    if (member->status != PURR_STATUS_OK) fprintf(stderr, "rank %d: %s\n", r, member->err.message);
+    CU_ASSERT_EQUAL(memcmp(test_buffer_data(&member->rank.output), expected, T * 256 * 2), 0);
+    CU_ASSERT(test_rank_canaries_intact(&member->rank));
+  }
+  free(expected);
+  team_stop(&team);
+  purr_context_destroy(context);
+  test_problem_free(problem);
+}
+
+static void fixture_f(void) {
+  fixture(2, 8);
+  fixture(3, 9);
+  fixture(4, 8);
+}
+
+/* ---- when something is wrong ---- */
+
+/* A small team with one step of 10 tokens a rank. */
+typedef struct trouble {
+  purr_context_t *context;
+  test_problem_t *problem;
+  team_t team;
+  step_t step;
+} trouble_t;
+
+static bool trouble_start(trouble_t *trouble, int ranks, int64_t timeout_ms) {
+  uint64_t state = 5;
+  trouble->context = NULL;
+  trouble->problem = test_random(43, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 0, false);
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &trouble->context, NULL), PURR_STATUS_OK);
+  trouble->step = random_step(&state, ranks);
+  for (int r = 0; r <= ranks; r++) trouble->step.begin[r] = 10 * r;
+  for (int i = 0; i < POOL * TOP_K; i++) {
+    trouble->step.ids[i] = (i * 5) % EXPERTS;
+    trouble->step.weights[i] = 0.5f;
+  }
+  current = &trouble->step;
+  return team_start(&trouble->team, trouble->context, trouble->problem, &rank_run, ranks, timeout_ms);
+}
+
+static void trouble_stop(trouble_t *trouble) {
+  team_stop(&trouble->team);
+  purr_context_destroy(trouble->context);
+  test_problem_free(trouble->problem);
+}
+
+static void expect_all(team_t *team, purr_status_t status, int rank, bool written) {
+  for (int r = 0; r < team->num_ranks; r++) {
+    CU_ASSERT_EQUAL(team->members[r].status, status);
+    if (team->members[r].status != status)
+      fprintf(stderr, "rank %d: %s: %s\n", r, purr_status_name(team->members[r].status), team->members[r].err.message);
+    CU_ASSERT_EQUAL(team->members[r].info.rank, rank);
+    CU_ASSERT_EQUAL(untouched(team->members[r].output, 10 * HIDDEN), !written);
+  }
+}
+
+static void a_bad_id_stops_all_ranks(void) {
+  trouble_t trouble;
+  if (!trouble_start(&trouble, 3, 20000)) return;
+  for (int round = 0; round < 2; round++) {
+    on_all(&trouble.team, member_step);
+    expect_all(&trouble.team, PURR_STATUS_OK, -1, true);
+    trouble.step.ids[(10 + 7) * TOP_K + 2] = EXPERTS;
+    on_all(&trouble.team, member_step);
+    expect_all(&trouble.team, PURR_STATUS_BAD_ROUTE, 1, false);
+    for (int r = 0; r < 3; r++) {
+      CU_ASSERT_EQUAL(trouble.team.members[r].info.token, 7);
+      CU_ASSERT_EQUAL(trouble.team.members[r].info.slot, 2);
+      CU_ASSERT_EQUAL(trouble.team.members[r].info.expert, EXPERTS);
+    }
+    trouble.step.ids[(10 + 7) * TOP_K + 2] = 1;
+  }
+  on_all(&trouble.team, member_step);
+  expect_all(&trouble.team, PURR_STATUS_OK, -1, true);
+  trouble_stop(&trouble);
+}
+
+static void *member_step_or_stay_away(void *arg) {
+  member_t *member = arg;
+  return member->rank.group->rank == 1 ? NULL : member_step(arg);
+}
+
+/* B43 */
+static void a_rank_that_does_not_come(void) {
+  enum { TIMEOUT_MS = 400 };
+  for (int ranks = 2; ranks <= 3; ranks++) {
+    trouble_t trouble;
+    if (!trouble_start(&trouble, ranks, TIMEOUT_MS)) return;
+    team_t *team = &trouble.team;
+    on_all(team, member_step);
+    expect_all(team, PURR_STATUS_OK, -1, true);
+    const uint64_t begin = purr__now_ns();
+    on_all(team, member_step_or_stay_away);
+    const double seconds = (double)(purr__now_ns() - begin) / 1e9;
+    CU_ASSERT(seconds > 0.9e-3 * TIMEOUT_MS && seconds < 2e-3 * TIMEOUT_MS + 1.0);
+    purr_error_t err = PURR_ERROR_INIT;
+    for (int r = 0; r < ranks; r += 2) {
+      CU_ASSERT_EQUAL(team->members[r].status, PURR_STATUS_PEER_FAILED);
+      CU_ASSERT_EQUAL(team->members[r].info.rank, 1);
+      CU_ASSERT(untouched(team->members[r].output, 10 * HIDDEN));
+      ASSERT_STATUS(PURR_STATUS_PEER_FAILED, purr_group_query_status(team->groups[r], &err));
+      CU_ASSERT_EQUAL(err.rank, 1);
+    }
+    fprintf(stderr, "  after %.2f s: %s\n  %s\n", seconds, team->members[0].err.message, err.message);
+    /* Nobody waits for a broken group again, the late rank included. */
+    const uint64_t again = purr__now_ns();
+    on_all(team, member_step);
+    for (int r = 0; r < ranks; r++) CU_ASSERT_EQUAL(team->members[r].status, PURR_STATUS_PEER_FAILED);
+    trouble_stop(&trouble);
+    CU_ASSERT((double)(purr__now_ns() - again) / 1e9 < 5.0);
+    if (!trouble_start(&trouble, ranks, 20000)) return;
+    on_all(&trouble.team, member_step);
+    expect_all(&trouble.team, PURR_STATUS_OK, -1, true);
+    trouble_stop(&trouble);
+  }
+}
+
+static void *member_other_call(void *arg) {
+  member_t *member = arg;
+  if (member->rank.group->rank != 1) return member_step(arg);
+  member->err = (purr_error_t)PURR_ERROR_INIT;
+  member->status = purr_schedule_build(member->rank.schedule, member->rank.workspace, &member->rank.tensor.ids,
+                                       member->rank.stream, &member->err);
+  purr_schedule_view_t view = {.struct_size = sizeof view};
+  if (member->status == PURR_STATUS_OK)
+    member->status = purr_schedule_get_view(member->rank.schedule, &view, &member->err);
+  return NULL;
+}
+
+static void ranks_that_call_different_things(void) {
+  trouble_t trouble;
+  if (!trouble_start(&trouble, 3, 20000)) return;
+  team_t *team = &trouble.team;
+  for (int round = 0; round < 2; round++) {
+    on_all(team, member_step);
+    expect_all(team, PURR_STATUS_OK, -1, true);
+    on_all(team, member_other_call);
+    for (int r = 0; r < 3; r++) CU_ASSERT_EQUAL(team->members[r].status, PURR_STATUS_PEER_MISMATCH);
+    CU_ASSERT_EQUAL(team->members[0].info.rank, 1);
+    if (round == 0) fprintf(stderr, "  %s\n", team->members[0].err.message);
+  }
+  on_all(team, member_step);
+  expect_all(team, PURR_STATUS_OK, -1, true);
+  trouble_stop(&trouble);
+}
+
+/* ---- graphs ---- */
+
+/* Beside the other ranks, which copy and capture at the same time. */
+static void *member_capture_and_replay(void *arg) {
+  member_t *member = arg;
+  const raw_driver_t *raw = &member->team->raw;
+  test_rank_t *rank = &member->rank;
+  void *graph = NULL, *exec = NULL;
+  member_step(arg); /* sets the number of tokens */
+  if (member->status != PURR_STATUS_OK || purr__device_enter(raw->device, NULL) != PURR_STATUS_OK) return NULL;
+  CU_ASSERT_EQUAL(raw->begin_capture(rank->stream, 0), CUDA_SUCCESS);
+  member->status = purr_forward(rank->plan, rank->workspace, &rank->forward, &member->err);
+  CU_ASSERT_EQUAL(raw->end_capture(rank->stream, &graph), CUDA_SUCCESS);
+  if (graph == NULL || raw->instantiate(&exec, graph, 0) != CUDA_SUCCESS) member->status = PURR_STATUS_CUDA;
+  for (int i = 0; i < 8 && member->status == PURR_STATUS_OK; i++) {
+    const int64_t first = current->begin[rank->group->rank];
+    purr__bf16_t expected[10 * HIDDEN], output[10 * HIDDEN];
+    step_t *step = malloc(sizeof *step);
+    *step = *current;
+    for (int64_t s = 0; s < POOL * TOP_K; s++) {
+      step->ids[s] = i == 3 ? -1 : i == 4 ? 0 : (int32_t)((s * 7 + i) % EXPERTS);
+      step->weights[s] = 0.25f * (float)(i + 1);
+    }
+    member->status = call_step(rank, step, first, 10, expected, &member->info, &member->err);
+    memset(output, TEST_POISON, sizeof output);
+    purr_memory_copy(rank->plan, rank->tensor.output.data, output, sizeof output, NULL);
+    CU_ASSERT_EQUAL(raw->launch(exec, rank->stream), CUDA_SUCCESS);
+    purr_stream_synchronize(rank->plan, rank->stream, NULL);
+    purr_memory_copy(rank->plan, output, rank->tensor.output.data, sizeof output, NULL);
+    CU_ASSERT_EQUAL(memcmp(output, expected, sizeof output), 0);
+    free(step);
+  }
+  if (exec != NULL) raw->destroy_exec(exec);
+  if (graph != NULL) raw->destroy_graph(graph);
+  purr__device_leave(raw->device);
+  return NULL;
+}
+
+static void graphs_of_all_ranks(void) {
+  for (int ranks = 2; ranks <= 4; ranks += 2) {
+    trouble_t trouble;
+    if (!trouble_start(&trouble, ranks, 20000)) return;
+    on_all(&trouble.team, member_capture_and_replay);
+    for (int r = 0; r < ranks; r++) CU_ASSERT_EQUAL(trouble.team.members[r].status, PURR_STATUS_OK);
+    trouble_stop(&trouble);
+  }
+}
+
+int main(void) {
+  setenv("PURR_TEST_BACKEND", "staged", 1);
+  return test_layer_main("ranks on a GPU",
+                         (purr_test_t[]){{"fixture F on 2, 3 and 4 ranks", fixture_f},
+                                         {"200 steps on 2 ranks have the bits of one", same_bits_2},
+                                         {"200 steps on 3 ranks have the bits of one", same_bits_3},
+                                         {"200 steps on 4 ranks have the bits of one", same_bits_4},
+                                         {"a bad id stops all ranks", a_bad_id_stops_all_ranks},
+                                         {"ranks that call different things", ranks_that_call_different_things},
+                                         {"graphs of all ranks", graphs_of_all_ranks},
+                                         {"B43: a rank that does not come", a_rank_that_does_not_come},
+                                         {0}});
+}
