@@ -65,6 +65,8 @@ static void b11_token_offsets(void) {
                                    .num_experts = EXPERTS,
                                    .top_k = TOP_K,
                                    .max_tokens = MAX_TOKENS,
+                                   .minibatch_rows = 4096, /* small rings: they are not what is large here */
+                                   .macrobatch_rows = 8192,
                                    .backend = PURR_BACKEND_HOST};
   purr_context_t *context = NULL;
   purr_config_t *config = NULL;
