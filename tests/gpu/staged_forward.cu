@@ -306,7 +306,8 @@ struct Case {
     l.use_wgmma = wgmma;
     l.stages = staged::kAll & ~(odd & kApart ? staged::kTogether : 0);
     CUDA(cudaDeviceGetAttribute(&l.num_sms, cudaDevAttrMultiProcessorCount, 0));
-    l.ids = {d_ids.data() + id_first * (odd & kInt64 ? 8 : 4), nullptr, nullptr, s.T, id_stride, 1, odd & kInt64 ? 1 : 0, 0};
+    l.ids = {
+        d_ids.data() + id_first * (odd & kInt64 ? 8 : 4), nullptr, nullptr, s.T, id_stride, 1, odd & kInt64 ? 1 : 0, 0};
     l.topk_weights = reinterpret_cast<float *>(d_weights.data()) + id_first;
     l.weights_row_stride = id_stride;
     l.weights_column_stride = 1;
