@@ -82,7 +82,7 @@ const purr__key_t purr__keys[PURR__NUM_KEYS] = {
                                   .words = {{"auto", 0}},
                                   .meaning = "rows that are computed while the next ones travel"},
     [PURR__KEY_MACROBATCH_ROWS] = {TOP(macrobatch_rows), .kind = PURR__KEY_INTEGER, FIELD(macrobatch_rows),
-                                   .min = PURR__ROW_ALIGNMENT, .max = MOST_ROWS, .multiple = PURR__ROW_ALIGNMENT,
+                                   .min = 2 * PURR__ROW_ALIGNMENT, .max = MOST_ROWS, .multiple = PURR__ROW_ALIGNMENT,
                                    .words = {{"auto", 0}}, .meaning = "rows of the ring, at least two minibatches"},
     [PURR__KEY_NUM_COMM_SMS] = {TOP(num_comm_sms), .kind = PURR__KEY_INTEGER, FIELD(num_comm_sms), .min = 1,
                                 .max = 1024, .words = {{"auto", 0}},

@@ -127,8 +127,10 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
   plan->tile_n = TILE_N;
   plan->num_local_experts = layer.num_experts / layer.num_ranks;
   const int64_t num_slots = layer.num_ranks * layer.max_tokens * layer.top_k;
-  plan->max_rows = purr__round_up(num_slots + (PURR__ROW_ALIGNMENT - 1) * purr__min(plan->num_local_experts, num_slots),
-                                  PURR__ROW_ALIGNMENT);
+  const int64_t num_pads = (PURR__ROW_ALIGNMENT - 1) * purr__min(plan->num_local_experts, num_slots);
+  plan->max_rows = purr__round_up(num_slots + num_pads, PURR__ROW_ALIGNMENT);
+  /* The check of the layer allows rows up to INT32_MAX, and the table's row numbers are 32-bit. */
+  plan->max_rows = purr__min(plan->max_rows, INT32_MAX / PURR__ROW_ALIGNMENT * PURR__ROW_ALIGNMENT);
   status = purr__plan_choose_backend(plan, own.device - 1, err);
   if (status == PURR_STATUS_OK) {
     plan->num_sms = own.num_sms ? own.num_sms : plan->device != NULL ? plan->device->num_sms : DEFAULT_NUM_SMS;

@@ -425,6 +425,8 @@ static void set_macrobatch_rows(purr_layer_desc_t *layer, int64_t value) {
   layer->macrobatch_rows = value;
 }
 
+static void set_lone_macrobatch_rows(purr_layer_desc_t *layer, int64_t value) { layer->macrobatch_rows = value; }
+
 static void set_swiglu_limit_special(purr_layer_desc_t *layer, int64_t value) {
   layer->swiglu_limit = value == 0 ? NAN : INFINITY;
 }
@@ -453,6 +455,8 @@ static void rules_of_numbers(void) {
   check_rule(false, set_minibatch_rows, 32);
   check_rule(true, set_macrobatch_rows, 256);
   check_rule(false, set_macrobatch_rows, 192);
+  check_rule(true, set_lone_macrobatch_rows, 128);
+  check_rule(false, set_lone_macrobatch_rows, 64); /* has no room for two minibatches of any size */
   check_rule(false, set_swiglu_limit, -1);
   check_rule(false, set_swiglu_limit_special, 0);
   check_rule(false, set_swiglu_limit_special, 1);
