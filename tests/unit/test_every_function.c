@@ -4,6 +4,7 @@
  *   fork          an inherited handle is refused, and destroying it does nothing (B57);
  *   no handle     NULL is refused.
  * A function that the table does not have fails the test. */
+#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -469,8 +470,30 @@ static void no_function_is_missing(void) {
   CU_ASSERT_EQUAL(num_listed, NUM_FUNCTIONS);
 }
 
+static int num_open_files(void) {
+  int num = 0;
+  DIR *files = opendir("/proc/self/fd");
+  if (files == NULL) return 0;
+  while (readdir(files) != NULL) num++;
+  closedir(files);
+  return num;
+}
+
+static int num_mapped_checkpoints(void) {
+  int num = 0;
+  char line[1024];
+  FILE *maps = fopen("/proc/self/maps", "r");
+  if (maps == NULL) return 0;
+  while (fgets(line, sizeof line, maps) != NULL) num += strstr(line, "safetensors") != NULL;
+  fclose(maps);
+  return num;
+}
+
 static void all_succeed(void) {
+  const int num_files = num_open_files();
   open_world();
+  CU_ASSERT_TRUE(num_open_files() > num_files); /* the package's folder */
+  CU_ASSERT_TRUE(num_mapped_checkpoints() > 0);
   for (int f = 0; f < NUM_FUNCTIONS; f++) {
     expect("a good call", f, PURR_STATUS_OK, call(f));
     if (!(functions[f].traits & ONCE)) expect("the same again", f, PURR_STATUS_OK, call(f));
@@ -481,6 +504,7 @@ static void all_succeed(void) {
 
 /* Fails the Nth allocation of one call, N = 1, 2, 3 ... until it succeeds. */
 static void each_allocation_fails(void) {
+  const int num_files = num_open_files();
   for (int f = 0; f < NUM_FUNCTIONS; f++)
     for (int for_good = 0; for_good < 2; for_good++) {
       bool has_failed = true;
@@ -513,6 +537,8 @@ static void each_allocation_fails(void) {
         CU_ASSERT_TRUE(layer_is_exact());
         close_world();
       }
+      CU_ASSERT_EQUAL(num_open_files(), num_files);
+      CU_ASSERT_EQUAL(num_mapped_checkpoints(), 0);
     }
 }
 
