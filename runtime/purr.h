@@ -17,6 +17,9 @@
  *             accepted when the unknown tail is zero and refused with INCOMPATIBLE_STRUCT when it is not.
  *   Handles   Opaque. destroy(NULL) does nothing. A child keeps its parent alive: destroy in any order.
  *   Threads   A function may be called from any thread. "one thread" means: not two calls on that object at once.
+ *   Together  "Collective": every rank of the group makes the call, in the same order. A rank whose call is refused
+ *             before it starts (a bad argument, a wrong state, BUSY) has not come: the others wait for it, up to the
+ *             group's timeout.
  *   Fork      After fork, every call on an inherited handle returns FORKED; destroy does nothing there.
  *   Memory    "device" is the memory of the backend that runs the plan: with the host backend that is ordinary memory.
  *   Never     The library never prints, exits, aborts, or changes process-wide state.
@@ -589,7 +592,8 @@ typedef struct purr_workspace_desc {
 #define PURR_WORKSPACE_DESC_INIT \
   { sizeof(purr_workspace_desc_t), 0, 0, 0, NULL }
 
-/* Creates the workspace of one rank; purr_plan_query says the sizes.
+/* Creates the workspace of one rank; purr_plan_query says the sizes. When one rank has no memory for it, all fail
+ * alike, with that rank in err->rank.
  * @param group  this rank's group handle; NULL when R = 1.
  * @param desc   NULL = all defaults.
  * Threads: any. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL,
