@@ -14,7 +14,7 @@
 
 typedef struct raw_driver {
   purr__device_t *device;
-  CUresult (*begin_capture)(CUstream, int mode); /* mode 0 = global */
+  CUresult (*begin_capture)(CUstream, int mode); /* mode 0 = global, 1 = of this thread */
   CUresult (*end_capture)(CUstream, void **graph);
   CUresult (*instantiate)(void **exec, void *graph, unsigned long long flags);
   CUresult (*launch)(void *exec, CUstream);

@@ -408,7 +408,8 @@ static void ranks_that_call_different_things(void) {
 
 /* ---- graphs ---- */
 
-/* Beside the other ranks, which copy and capture at the same time. */
+/* Beside the other ranks, which copy, capture and instantiate at the same time: so a capture watches its own thread
+ * only, as the driver may end a global one when another thread instantiates a graph. */
 static void *member_capture_and_replay(void *arg) {
   member_t *member = arg;
   const raw_driver_t *raw = &member->team->raw;
@@ -416,7 +417,7 @@ static void *member_capture_and_replay(void *arg) {
   void *graph = NULL, *exec = NULL;
   member_step(arg); /* sets the number of tokens */
   if (member->status != PURR_STATUS_OK || purr__device_enter(raw->device, NULL) != PURR_STATUS_OK) return NULL;
-  CU_ASSERT_EQUAL(raw->begin_capture(rank->stream, 0), CUDA_SUCCESS);
+  CU_ASSERT_EQUAL(raw->begin_capture(rank->stream, 1), CUDA_SUCCESS);
   member->status = purr_forward(rank->plan, rank->workspace, &rank->forward, &member->err);
   CU_ASSERT_EQUAL(raw->end_capture(rank->stream, &graph), CUDA_SUCCESS);
   if (graph == NULL || raw->instantiate(&exec, graph, 0) != CUDA_SUCCESS) member->status = PURR_STATUS_CUDA;
