@@ -115,8 +115,11 @@ static void b41_fresh_processes(void) {
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
+#ifdef PURR_TEST_EMULATOR
+      execlp(PURR_TEST_EMULATOR, PURR_TEST_EMULATOR, program, "first-use", (char *)NULL);
+#else
       execl("/proc/self/exe", program, "first-use", (char *)NULL);
-      execl(program, program, "first-use", (char *)NULL); /* under an emulator the first is the emulator */
+#endif
       _exit(127);
     }
     int status = -1;
