@@ -134,10 +134,11 @@ static void callers_memory(void) {
 }
 
 /* What the plan says is what is allocated, up to the objects themselves; and a call allocates nothing. */
-static void memory_is_what_the_plan_says(void) {
+static void memory_of(int32_t precision) {
   open_context();
   layer_t layer;
-  open_layer(&layer, test_fixture_f(50, 64, 32, 4, 2, 16), &(test_run_t){.minibatch = 64, .macrobatch = 128});
+  open_layer(&layer, test_fixture_f(50, 64, 32, 4, 2, 16),
+             &(test_run_t){.minibatch = 64, .macrobatch = 128, .precision = precision});
   const purr_plan_info_t info = info_of(&layer);
   long long before = memory.live_bytes;
   REQUIRE_OK(purr_workspace_create(layer.plan, NULL, NULL, &layer.rank.workspace, &err));
@@ -162,6 +163,11 @@ static void memory_is_what_the_plan_says(void) {
   CU_ASSERT(counted <= live && live < counted + 4096); /* the context itself is not counted */
   close_layer(&layer);
   close_context();
+}
+
+static void memory_is_what_the_plan_says(void) {
+  memory_of(PURR_PRECISION_BF16);
+  memory_of(PURR_PRECISION_MXFP8);
 }
 
 /* ---- one workspace, two layers ---- */
