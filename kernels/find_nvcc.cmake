@@ -4,7 +4,7 @@
 # Sets PURR_NVCC (a path, or empty) and says in one line what the build will contain.
 set(PURR_NVCC "")
 if(PURR_BUILD_KERNELS)
-  find_program(found_nvcc nvcc NO_CACHE)
+  find_program(found_nvcc nvcc NO_CMAKE_SYSTEM_PATH NO_CACHE)
   if(NOT found_nvcc)
     # Where pip puts it: <site-packages>/nvidia/cu13/bin, in the active or the project's virtual environment, or in the
     # site-packages of python3.
