@@ -14,7 +14,8 @@
  *             failure only. On failure every `out_` object is NULL, nothing was changed, and all handles stay usable.
  *   Structs   Every struct starts with `struct_size` = sizeof of the caller's struct (use the PURR_*_INIT macros). Zero
  *             means "default" in every other field. A shorter struct of an older header is accepted; a longer one is
- *             accepted when the unknown tail is zero and refused with INCOMPATIBLE_STRUCT when it is not.
+ *             accepted when the unknown tail is zero and refused with INCOMPATIBLE_STRUCT when it is not. A field named
+ *             `reserved` of a struct that the library reads must be 0.
  *   Handles   Opaque. destroy(NULL) does nothing. A child keeps its parent alive: destroy in any order.
  *   Threads   A function may be called from any thread. "one thread" means: not two calls on that object at once.
  *   Together  "Collective": every rank of the group makes the call, in the same order. A rank whose call is refused

@@ -42,6 +42,8 @@ static inline purr_status_t purr__failed(purr_status_t returned, purr_status_t s
  * unknown tail. write: fills the caller's struct as far as its struct_size reaches. `name` is for the message. */
 purr_status_t purr__read_struct(void *own, uint32_t own_bytes, const void *callers, const char *name,
                                 purr_error_t *err);
+/* INVALID_ARGUMENT unless a reserved field of the struct `name` is zero: only then can it get a meaning later. */
+purr_status_t purr__check_reserved(int64_t reserved, const char *name, purr_error_t *err);
 purr_status_t purr__write_struct(void *callers, const void *own, uint32_t own_bytes, const char *name,
                                  purr_error_t *err);
 

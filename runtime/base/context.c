@@ -100,10 +100,12 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   }
   if (own.num_threads > MAX_THREADS)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "num_threads is %u; allowed are 0 (all CPUs) to %d",
+    if (status == PURR_STATUS_OK) status = purr__check_reserved(own.reserved, "purr_context_desc_t", err);
                       own.num_threads, MAX_THREADS);
   if (own.log_level < 0 || own.log_level > PURR_LOG_DEBUG)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "log_level is %d; allowed are 0 to %d", own.log_level,
                       PURR_LOG_DEBUG);
+    if (status == PURR_STATUS_OK) status = purr__check_reserved(allocator.reserved, "purr_allocator_t", err);
 
   purr_context_t *context = allocator.allocate(allocator.user, sizeof *context, 64);
   if (context == NULL) return purr__fail_memory(err, "the context", sizeof *context);
@@ -114,6 +116,8 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   context->device_allocator = device_allocator;
   context->driver_library = "libcuda.so.1";
   for (int i = 0; i < PURR__NUM_PARTS; i++) pthread_mutex_init(&context->parts[i].mutex, NULL);
+    if (status == PURR_STATUS_OK)
+      status = purr__check_reserved(device_allocator.reserved, "purr_device_allocator_t", err);
   context->log = own.log;
   context->log_user = own.log_user;
   int environment_level = log_level_from_environment();

@@ -144,6 +144,12 @@ purr_status_t purr__read_struct(void *own, uint32_t own_bytes, const void *calle
   return PURR_STATUS_OK;
 }
 
+purr_status_t purr__check_reserved(int64_t reserved, const char *name, purr_error_t *err) {
+  if (reserved == 0) return PURR_STATUS_OK;
+  return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s has reserved = %lld; it must be 0", name,
+                    (long long)reserved);
+}
+
 purr_status_t purr__write_struct(void *callers, const void *own, uint32_t own_bytes, const char *name,
                                  purr_error_t *err) {
   uint32_t bytes = 0;

@@ -49,6 +49,7 @@ purr_status_t purr_config_create(purr_context_t *context, const purr_layer_desc_
   if (status != PURR_STATUS_OK) return status;
   purr_config_t content = {.texts = {.name = "layer"}};
   status = purr__read_struct(&content.layer, sizeof content.layer, layer, "purr_layer_desc_t", err);
+  if (status == PURR_STATUS_OK) status = purr__check_reserved(content.layer.reserved, "purr_layer_desc_t", err);
   if (status != PURR_STATUS_OK) return status;
   content.layer.struct_size = sizeof content.layer;
   purr__layer_fill_defaults(&content.layer);

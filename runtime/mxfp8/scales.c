@@ -148,6 +148,7 @@ purr_status_t purr__scales_check(const purr_scales_t *scales, const purr__scales
 purr_status_t purr__scales_shape(const purr_tensor_t *tensor, const char *name, purr_tensor_t *out_own,
                                  purr__scales_shape_t *out_shape, purr_error_t *err) {
   purr_status_t status = purr__read_struct(out_own, sizeof *out_own, tensor, name, err);
+  if (status == PURR_STATUS_OK) status = purr__check_reserved(out_own->reserved, name, err);
   if (status != PURR_STATUS_OK) return status;
   const int64_t *shape = out_own->shape;
   if (out_own->num_dims != 2 && out_own->num_dims != 3)

@@ -79,9 +79,8 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s has dtype %s (%d); allowed: %s%s%s", rule->name,
                       purr__dtype_name(own.dtype), own.dtype, purr__dtype_name(rule->dtypes[0]),
                       rule->dtypes[1] ? ", " : "", rule->dtypes[1] ? purr__dtype_name(rule->dtypes[1]) : "");
-  if (own.reserved != 0)
-    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s has reserved = %d; it must be 0", rule->name,
-                      own.reserved);
+  status = purr__check_reserved(own.reserved, rule->name, err);
+  if (status != PURR_STATUS_OK) return status;
   if (own.scales != NULL)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%s has scales; a %s tensor has none", rule->name,
                       purr__dtype_name(own.dtype));

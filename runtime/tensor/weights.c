@@ -76,6 +76,8 @@ static purr_status_t check(const purr_plan_t *plan, const purr_weights_desc_t *c
   purr_weights_desc_t desc;
   purr_status_t status =
       purr__read_struct(&desc, sizeof desc, callers, gradient ? "d_weights" : "purr_weights_desc_t", err);
+  if (status == PURR_STATUS_OK)
+    status = purr__check_reserved(desc.reserved, gradient ? "d_weights" : "purr_weights_desc_t", err);
   if (status != PURR_STATUS_OK) return status;
   if (desc.gate_up != NULL) {
     if (desc.gate != NULL || desc.up != NULL)

@@ -50,6 +50,7 @@ purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group
   purr_workspace_desc_t own = PURR_WORKSPACE_DESC_INIT;
   if (desc != NULL) {
     status = purr__read_struct(&own, sizeof own, desc, "purr_workspace_desc_t", err);
+    if (status == PURR_STATUS_OK) status = purr__check_reserved(own.reserved, "purr_workspace_desc_t", err);
     if (status != PURR_STATUS_OK) return status;
   }
   status = check_desc(plan, group, &own, err);

@@ -32,6 +32,8 @@ static struct {
   purr_checkpoint_layer_t *checkpoint_layer;
   _Alignas(16) uint16_t gate_up_data[EXPERTS * 2 * INTERMEDIATE * HIDDEN];
   _Alignas(16) uint16_t down_data[EXPERTS * HIDDEN * INTERMEDIATE];
+  _Alignas(16) uint16_t d_gate_up_data[EXPERTS * 2 * INTERMEDIATE * HIDDEN];
+  _Alignas(16) uint16_t d_down_data[EXPERTS * HIDDEN * INTERMEDIATE];
   _Alignas(16) uint16_t x_data[TOKENS * HIDDEN];
   _Alignas(16) uint16_t output_data[TOKENS * HIDDEN];
   _Alignas(16) uint16_t d_output_data[TOKENS * HIDDEN];
@@ -39,9 +41,9 @@ static struct {
   _Alignas(16) uint8_t scale_data[32 * 2];
   _Alignas(16) int32_t ids_data[TOKENS * TOP_K];
   _Alignas(16) float topk_weights_data[TOKENS * TOP_K];
-  purr_tensor_t gate_up, down, x, ids, topk_weights, output, d_output, quantized;
+  purr_tensor_t gate_up, down, d_gate_up, d_down, x, ids, topk_weights, output, d_output, quantized;
   purr_scales_t scales;
-  purr_weights_desc_t weights_desc;
+  purr_weights_desc_t weights_desc, gradients;
   purr_forward_args_t forward;
   purr_backward_args_t backward;
 } f;
@@ -73,6 +75,11 @@ static bool set_up(void) {
   f.weights_desc = (purr_weights_desc_t)PURR_WEIGHTS_DESC_INIT;
   f.weights_desc.gate_up = &f.gate_up;
   f.weights_desc.down = &f.down;
+  f.d_gate_up = tensor(PURR_DTYPE_BF16, f.d_gate_up_data, 3, EXPERTS, 2 * INTERMEDIATE, HIDDEN);
+  f.d_down = tensor(PURR_DTYPE_BF16, f.d_down_data, 3, EXPERTS, HIDDEN, INTERMEDIATE);
+  f.gradients = (purr_weights_desc_t)PURR_WEIGHTS_DESC_INIT;
+  f.gradients.gate_up = &f.d_gate_up;
+  f.gradients.down = &f.d_down;
   if (purr_context_create(&desc, &f.context, &err) != PURR_STATUS_OK ||
       purr_config_create(f.context, &f.layer, &f.config, &err) != PURR_STATUS_OK ||
       purr_plan_create(f.context, f.config, NULL, &f.plan, &err) != PURR_STATUS_OK ||
@@ -239,6 +246,11 @@ static purr_status_t give_gradients(const void *desc, purr_error_t *err) {
   return run_backward(&args, err);
 }
 
+static purr_status_t size_scales(const void *tensor_of_scales, purr_error_t *err) {
+  purr_scales_info_t info = {.struct_size = sizeof info};
+  return purr_scales_query(f.context, tensor_of_scales, &info, err);
+}
+
 static purr_status_t give_scales(const void *scales, purr_error_t *err) {
   purr_tensor_t t = f.quantized;
   t.scales = scales;
@@ -266,13 +278,14 @@ static const struct {
     READS(purr_group_desc_t, &group_desc, END_OF(purr_group_desc_t, num_ranks), create_group),
     READS(purr_plan_desc_t, &plan_desc, 8, create_plan),
     READS(purr_weights_desc_t, &f.weights_desc, END_OF(purr_weights_desc_t, down), create_weights),
-    READS(purr_weights_desc_t, &f.weights_desc, 8, give_gradients),
+    READS(purr_weights_desc_t, &f.gradients, 8, give_gradients),
     READS(purr_tensor_t, &f.down, END_OF(purr_tensor_t, shape), give_weight),
     READS(purr_tensor_t, &f.x, END_OF(purr_tensor_t, shape), give_x),
     READS(purr_tensor_t, &f.ids, END_OF(purr_tensor_t, shape), give_ids),
     READS(purr_workspace_desc_t, &workspace_desc, 8, create_workspace),
     READS(purr_forward_args_t, &f.forward, END_OF(purr_forward_args_t, output), run_forward),
     READS(purr_backward_args_t, &f.backward, END_OF(purr_backward_args_t, d_output), run_backward),
+    READS(purr_tensor_t, &f.quantized, END_OF(purr_tensor_t, scales), size_scales),
     READS(purr_scales_t, &f.scales, 8, give_scales),
     READS(purr_scales_t, &f.scales, END_OF(purr_scales_t, data), convert_scales),
 #undef READS
@@ -334,11 +347,11 @@ static const struct {
 /* ---- the sizes that a version of a struct could have ---- */
 
 static const struct {
-  const char *type;
+  const char *type, *field;
   uint32_t end;
 } field_ends[] = {
 #define PURR_STRUCT(type, bytes)
-#define PURR_FIELD(type, field, offset, bytes) {#type, offset + bytes},
+#define PURR_FIELD(type, field, offset, bytes) {#type, #field, offset + bytes},
 #define PURR_CONSTANT(name, value)
 #include "layout.def"
 #undef PURR_STRUCT
@@ -383,6 +396,27 @@ static void longer_structs_are_read_while_their_tail_is_zero(void) {
       CU_ASSERT(is_right);
       free(block);
     }
+}
+
+/* Only fields that are zero today can get a meaning tomorrow. */
+static void reserved_fields_are_zero(void) {
+  int num_tried = 0;
+  for (size_t i = 0; i < COUNT(readers); i++)
+    for (size_t j = 0; j < COUNT(field_ends); j++) {
+      if (strcmp(field_ends[j].type, readers[i].type) != 0 || strcmp(field_ends[j].field, "reserved") != 0) continue;
+      char *block = malloc(readers[i].bytes);
+      memcpy(block, readers[i].good, readers[i].bytes);
+      const int32_t value = 7;
+      memcpy(block + field_ends[j].end - sizeof value, &value, sizeof value);
+      purr_error_t err = PURR_ERROR_INIT;
+      purr_status_t status = readers[i].use(block, &err);
+      bool is_right = status == PURR_STATUS_INVALID_ARGUMENT && strstr(err.message, "reserved = 7; it must be 0");
+      if (!is_right) report(readers[i].type, readers[i].call, readers[i].bytes, status, &err);
+      CU_ASSERT(is_right);
+      free(block);
+      num_tried++;
+    }
+  CU_ASSERT(num_tried >= 10);
 }
 
 static void writing_stays_inside(void) {
@@ -437,6 +471,7 @@ int main(void) {
                                                    {"shorter structs are read", shorter_structs_are_read},
                                                    {"longer structs are read while their tail is zero",
                                                     longer_structs_are_read_while_their_tail_is_zero},
+                                                   {"reserved fields are zero", reserved_fields_are_zero},
                                                    {"writing stays inside", writing_stays_inside},
                                                    {"every struct is tried", every_struct_is_tried},
                                                    {0},
