@@ -187,8 +187,9 @@ typedef struct purr_counters {
 
 /* Creates a context.
  * @param desc  NULL = all defaults.
- * The environment variables PURR_NUM_THREADS, PURR_LOG and PURR_PACKAGE_PATH are read here and nowhere else. No GPU and
- * no driver is touched: that happens in the first call that needs one.
+ * The environment variables PURR_NUM_THREADS, PURR_LOG and PURR_PACKAGE_PATH are read here and nowhere else; a value of
+ * the first two that means nothing is INVALID_ARGUMENT. No GPU and no driver is touched: that happens in the first call
+ * that needs one.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, OUT_OF_HOST_MEMORY. Since 0.1. */
 PURR_API purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_t **out_context,
                                            purr_error_t *err);

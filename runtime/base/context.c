@@ -22,7 +22,10 @@ static void default_release(void *user, void *memory, uint64_t bytes) {
 
 /* ---- environment ---- */
 
-/* A plain decimal in 1..limit, else 0: a wrong variable must not stop a job, it falls back to the default. */
+#define MAX_THREADS 1024
+#define MAX_THREADS_TEXT "1024"
+
+/* A plain decimal in 1..limit; 0 where the variable is not set, or holds something else. */
 static int number_from_environment(const char *name, int limit) {
   const char *text = getenv(name);
   if (text == NULL || text[0] < '0' || text[0] > '9') return 0;
@@ -31,16 +34,37 @@ static int number_from_environment(const char *name, int limit) {
   return *end == '\0' && value >= 1 && value <= limit ? (int)value : 0;
 }
 
-static int log_level_from_environment(void) {
+/* A variable that is set to nothing counts as not set; one with a value that means nothing is an error, since whoever
+ * set it believes that it works. */
+static purr_status_t fail_variable(const char *name, const char *allowed, purr_error_t *err) {
+  char printable[64];
+  const char *text = getenv(name);
+  return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the environment variable %s is '%s'; allowed are %s", name,
+                    purr__printable(printable, sizeof printable, text, strlen(text)), allowed);
+}
+
+static bool is_set(const char *name) {
+  const char *text = getenv(name);
+  return text != NULL && text[0] != '\0';
+}
+
+static purr_status_t num_threads_from_environment(int *out_num_threads, purr_error_t *err) {
+  *out_num_threads = number_from_environment("PURR_NUM_THREADS", MAX_THREADS);
+  if (*out_num_threads != 0 || !is_set("PURR_NUM_THREADS")) return PURR_STATUS_OK;
+  return fail_variable("PURR_NUM_THREADS", "1 to " MAX_THREADS_TEXT, err);
+}
+
+static purr_status_t log_level_from_environment(int *out_level, purr_error_t *err) {
   static const struct {
     const char *name;
     int level;
   } levels[] = {
       {"error", PURR_LOG_ERROR}, {"warning", PURR_LOG_WARNING}, {"info", PURR_LOG_INFO}, {"debug", PURR_LOG_DEBUG}};
-  const char *text = getenv("PURR_LOG");
-  for (size_t i = 0; text != NULL && i < sizeof levels / sizeof levels[0]; i++)
-    if (strcmp(text, levels[i].name) == 0) return levels[i].level;
-  return 0;
+  *out_level = 0;
+  if (!is_set("PURR_LOG")) return PURR_STATUS_OK;
+  for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++)
+    if (strcmp(getenv("PURR_LOG"), levels[i].name) == 0) *out_level = levels[i].level;
+  return *out_level != 0 ? PURR_STATUS_OK : fail_variable("PURR_LOG", "error, warning, info and debug", err);
 }
 
 /* Whose word decides which GPU code is loaded: not the caller's, in a process with more rights than its caller. */
@@ -57,8 +81,6 @@ static int num_available_cpus(void) {
 }
 
 /* ---- context ---- */
-
-#define MAX_THREADS 1024
 
 static void context_free(void *object) {
   purr_context_t *context = object;
@@ -78,10 +100,12 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   purr_allocator_t allocator = {sizeof allocator, 0, default_allocate, default_release, NULL};
   if (desc != NULL) {
     purr_status_t status = purr__read_struct(&own, sizeof own, desc, "purr_context_desc_t", err);
+    if (status == PURR_STATUS_OK) status = purr__check_reserved(own.reserved, "purr_context_desc_t", err);
     if (status != PURR_STATUS_OK) return status;
   }
   if (own.host_allocator != NULL) {
     purr_status_t status = purr__read_struct(&allocator, sizeof allocator, own.host_allocator, "purr_allocator_t", err);
+    if (status == PURR_STATUS_OK) status = purr__check_reserved(allocator.reserved, "purr_allocator_t", err);
     if (status != PURR_STATUS_OK) return status;
     if (allocator.allocate == NULL || allocator.release == NULL)
       return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
@@ -92,6 +116,8 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   if (own.device_allocator != NULL) {
     purr_status_t status = purr__read_struct(&device_allocator, sizeof device_allocator, own.device_allocator,
                                              "purr_device_allocator_t", err);
+    if (status == PURR_STATUS_OK)
+      status = purr__check_reserved(device_allocator.reserved, "purr_device_allocator_t", err);
     if (status != PURR_STATUS_OK) return status;
     if (device_allocator.allocate == NULL || device_allocator.release == NULL)
       return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
@@ -100,12 +126,15 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   }
   if (own.num_threads > MAX_THREADS)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "num_threads is %u; allowed are 0 (all CPUs) to %d",
-    if (status == PURR_STATUS_OK) status = purr__check_reserved(own.reserved, "purr_context_desc_t", err);
                       own.num_threads, MAX_THREADS);
   if (own.log_level < 0 || own.log_level > PURR_LOG_DEBUG)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "log_level is %d; allowed are 0 to %d", own.log_level,
                       PURR_LOG_DEBUG);
-    if (status == PURR_STATUS_OK) status = purr__check_reserved(allocator.reserved, "purr_allocator_t", err);
+
+  int environment_level = 0, num_threads = (int)own.num_threads;
+  purr_status_t status = log_level_from_environment(&environment_level, err);
+  if (status == PURR_STATUS_OK && num_threads == 0) status = num_threads_from_environment(&num_threads, err);
+  if (status != PURR_STATUS_OK) return status;
 
   purr_context_t *context = allocator.allocate(allocator.user, sizeof *context, 64);
   if (context == NULL) return purr__fail_memory(err, "the context", sizeof *context);
@@ -116,19 +145,14 @@ purr_status_t purr_context_create(const purr_context_desc_t *desc, purr_context_
   context->device_allocator = device_allocator;
   context->driver_library = "libcuda.so.1";
   for (int i = 0; i < PURR__NUM_PARTS; i++) pthread_mutex_init(&context->parts[i].mutex, NULL);
-    if (status == PURR_STATUS_OK)
-      status = purr__check_reserved(device_allocator.reserved, "purr_device_allocator_t", err);
   context->log = own.log;
   context->log_user = own.log_user;
-  int environment_level = log_level_from_environment();
   context->log_level = environment_level > own.log_level ? environment_level : own.log_level;
   if (context->log_level == 0) context->log_level = PURR_LOG_WARNING;
-  context->num_threads = (int)own.num_threads;
-  if (context->num_threads == 0) context->num_threads = number_from_environment("PURR_NUM_THREADS", MAX_THREADS);
-  if (context->num_threads == 0) context->num_threads = (int)purr__min(num_available_cpus(), MAX_THREADS);
+  context->num_threads = num_threads != 0 ? num_threads : (int)purr__min(num_available_cpus(), MAX_THREADS);
   context->num_device_queues = number_from_environment("CUDA_DEVICE_MAX_CONNECTIONS", 32);
   if (context->num_device_queues == 0) context->num_device_queues = 8;
-  purr_status_t status = purr__pool_create(context, &context->pool, err);
+  status = purr__pool_create(context, &context->pool, err);
   const char *package_path = package_path_from_environment();
   if (status == PURR_STATUS_OK && package_path != NULL) {
     context->package_path = purr__duplicate(context, package_path);

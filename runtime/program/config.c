@@ -79,7 +79,8 @@ int cmd_config(int argc, char **argv) {
     return fail("config", "add --from-checkpoint DIR, or leave --layer away", "--layer names a layer of a checkpoint");
   purr_context_t *context;
   purr_error_t err = PURR_ERROR_INIT;
-  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) return fail_call("config", NULL, &err);
+  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK)
+    return fail_call("config", "correct or unset the environment variable", &err);
   code = options.config_path != NULL ? show_file(context, &options) : show_checkpoint(context, &options);
   purr_context_destroy(context);
   return code;

@@ -52,7 +52,8 @@ int cmd_doctor(int argc, char **argv) {
   if (code != OPTIONS_GO_ON) return code;
   purr_context_t *context;
   purr_error_t err = PURR_ERROR_INIT;
-  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) return fail_call("doctor", NULL, &err);
+  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK)
+    return fail_call("doctor", "correct or unset the environment variable", &err);
   code = diagnose(context, json);
   purr_context_destroy(context);
   return code;

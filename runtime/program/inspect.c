@@ -150,7 +150,8 @@ int cmd_inspect(int argc, char **argv) {
   if (path == NULL) return fail("inspect", "for example: purr inspect Qwen3-30B-A3B", "a PATH is needed");
   purr_context_t *context;
   purr_error_t err = PURR_ERROR_INIT;
-  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) return fail_call("inspect", NULL, &err);
+  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK)
+    return fail_call("inspect", "correct or unset the environment variable", &err);
   code = inspect(context, path, json);
   purr_context_destroy(context);
   return code;

@@ -107,7 +107,8 @@ int cmd_plan(int argc, char **argv) {
     return fail("plan", "for example: purr plan configs/kimi_k2.yaml --sms 148", "a CONFIG is needed");
   purr_context_t *context;
   purr_error_t err = PURR_ERROR_INIT;
-  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) return fail_call("plan", NULL, &err);
+  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK)
+    return fail_call("plan", "correct or unset the environment variable", &err);
   code = make_plan(context, &options);
   purr_context_destroy(context);
   return code;

@@ -35,4 +35,13 @@ refuses "no-such-file" verify --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --
 
 # The last of an option's values counts, and options may stand before the words.
 refuses "configs/nothing.yaml" run --tokens 4 --tokens 5 configs/nothing.yaml
+# Environment variables that mean nothing.
+refuses_with() { # VARIABLE=VALUE TEXT
+  export "${1?}"
+  refuses "$2" plan "$SOURCE_DIR/configs/qwen3_30b.yaml"
+  unset "${1%%=*}"
+}
+refuses_with PURR_NUM_THREADS=many "PURR_NUM_THREADS is 'many'; allowed are 1 to 1024"
+refuses_with PURR_LOG=loud "PURR_LOG is 'loud'; allowed are error, warning, info and debug"
+
 finish

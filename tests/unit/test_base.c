@@ -481,8 +481,15 @@ static void log_reaches_the_sink(void) {
   REQUIRE_OK(purr_context_create(&desc, &record.context, &err));
   CU_ASSERT(purr__log_enabled(record.context, PURR_LOG_DEBUG));
   purr_context_destroy(record.context);
-  setenv("PURR_LOG", "chatty", 1);
-  record.context = NULL;
+  static const char *const nonsense[] = {"chatty", "Debug", "4", "info\n"};
+  for (size_t i = 0; i < sizeof nonsense / sizeof nonsense[0]; i++) {
+    setenv("PURR_LOG", nonsense[i], 1);
+    ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_context_create(&desc, &record.context, &err));
+    CU_ASSERT_PTR_NULL(record.context);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "the environment variable PURR_LOG is '"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "allowed are error, warning, info and debug"));
+  }
+  setenv("PURR_LOG", "", 1); /* as not set */
   REQUIRE_OK(purr_context_create(&desc, &record.context, &err));
   CU_ASSERT(!purr__log_enabled(record.context, PURR_LOG_INFO));
   purr_context_destroy(record.context);
@@ -497,14 +504,22 @@ static void threads_come_from_the_environment(void) {
   int num_cpus = purr__num_threads(context);
   CU_ASSERT(num_cpus >= 1);
   purr_context_destroy(context);
-  static const char *const values[] = {"7", "0", "-1", "4x", " 3", "", "99999999999999999999", "0x10"};
-  for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-    setenv("PURR_NUM_THREADS", values[i], 1);
+  static const char *const good[] = {"7", ""};
+  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    setenv("PURR_NUM_THREADS", good[i], 1);
     REQUIRE_OK(purr_context_create(NULL, &context, &err));
     CU_ASSERT_EQUAL(purr__num_threads(context), i == 0 ? 7 : num_cpus);
     purr_context_destroy(context);
   }
-  setenv("PURR_NUM_THREADS", "7", 1);
+  static const char *const nonsense[] = {"0", "-1", "4x", " 3", "99999999999999999999", "0x10", "1025"};
+  for (size_t i = 0; i < sizeof nonsense / sizeof nonsense[0]; i++) {
+    setenv("PURR_NUM_THREADS", nonsense[i], 1);
+    ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_context_create(NULL, &context, &err));
+    CU_ASSERT_PTR_NULL(context);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "the environment variable PURR_NUM_THREADS is '"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.message, nonsense[i]));
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "allowed are 1 to 1024"));
+  }
   purr_context_desc_t desc = PURR_CONTEXT_DESC_INIT;
   desc.num_threads = 3; /* what the caller says comes first */
   REQUIRE_OK(purr_context_create(&desc, &context, &err));
