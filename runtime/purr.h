@@ -23,6 +23,18 @@
  *             group's timeout.
  *   Fork      After fork, every call on an inherited handle returns FORKED; destroy does nothing there.
  *   Memory    "device" is the memory of the backend that runs the plan: with the host backend that is ordinary memory.
+ *   Overlap   What a call writes must not share memory with anything else that the call is given: output may not be x,
+ *             nor d_x d_output. That is refused, as far as the addresses tell: tensors given as arrays of pointers, and
+ *             the library's own objects, are not looked at. Tensors may interleave, as column halves of one matrix do.
+ *             What is only read may overlap freely.
+ *   Capture   On a GPU, forward, schedule_build and mxfp8_quantize_on can be captured into a CUDA graph. Whatever the
+ *             library asks of the driver is safe beside captures in other threads, of any mode, on streams that do not
+ *             wait for the legacy default stream (purr_stream_create makes such). The caller's own calls may not be: in
+ *             the mode CU_STREAM_CAPTURE_MODE_GLOBAL, cuGraphInstantiate or cuMemAlloc in one thread ends the captures
+ *             of all others. So where several threads work, as with the ranks of a local group, capture in the mode
+ *             THREAD_LOCAL, or instantiate with cuThreadExchangeStreamCaptureMode set to RELAXED. All ranks capture the
+ *             same calls; their replays, like calls, wait for each other, so all ranks launch theirs, each on a stream
+ *             of its own.
  *   Never     The library never prints, exits, aborts, or changes process-wide state.
  */
 #ifndef PURR_H

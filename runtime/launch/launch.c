@@ -64,6 +64,34 @@ static purr_status_t check_saved(const purr_plan_t *plan, const purr_saved_t *sa
   return status;
 }
 
+/* Reads may share memory with reads, nothing with what is written. */
+static purr_status_t check_forward_apart(const purr__forward_call_t *call, purr_error_t *err) {
+  const purr_plan_t *plan = call->base.plan;
+  const int64_t hidden = plan->layer.hidden_size, top_k = plan->layer.top_k, num_tokens = call->base.num_tokens;
+  purr__area_t areas[4 + PURR__MAX_WEIGHT_AREAS] = {{"output", &call->output, 1, num_tokens, hidden, true},
+                                                    {"x", &call->x, 1, num_tokens, hidden, false},
+                                                    {"topk_ids", &call->topk_ids, 1, num_tokens, top_k, false},
+                                                    {"topk_weights", &call->topk_weights, 1, num_tokens, top_k, false}};
+  const int num_weights = purr__weight_areas(plan, call->weights, false, areas + 4);
+  return purr__check_apart(areas, 4 + num_weights, err);
+}
+
+static purr_status_t check_backward_apart(const purr__backward_call_t *call, purr_error_t *err) {
+  const purr_plan_t *plan = call->base.plan;
+  const int64_t hidden = plan->layer.hidden_size, top_k = plan->layer.top_k, num_tokens = call->base.num_tokens;
+  purr__area_t areas[5 + 2 * PURR__MAX_WEIGHT_AREAS] = {
+      {"x", &call->x, 1, num_tokens, hidden, false},
+      {"topk_weights", &call->topk_weights, 1, num_tokens, top_k, false},
+      {"d_output", &call->d_output, 1, num_tokens, hidden, false}};
+  int num_areas = 3;
+  if (call->has_d_x) areas[num_areas++] = (purr__area_t){"d_x", &call->d_x, 1, num_tokens, hidden, true};
+  if (call->has_d_topk_weights)
+    areas[num_areas++] = (purr__area_t){"d_topk_weights", &call->d_topk_weights, 1, num_tokens, top_k, true};
+  num_areas += purr__weight_areas(plan, call->weights, false, areas + num_areas);
+  num_areas += purr__weight_areas(plan, &call->gradients, true, areas + num_areas);
+  return purr__check_apart(areas, num_areas, err);
+}
+
 /* ---- one call from start to end ---- */
 
 typedef purr_status_t (*run_fn)(const void *call, purr_error_t *err);
@@ -140,6 +168,7 @@ static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_a
   if (status == PURR_STATUS_OK)
     status = check_hidden(plan, args->output, "output", true, num_tokens, &call->output, err);
   if (status == PURR_STATUS_OK && args->saved != NULL) status = check_saved(plan, args->saved, err);
+  if (status == PURR_STATUS_OK) status = check_forward_apart(call, err);
   if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
   if (status != PURR_STATUS_OK || args->schedule == NULL) return status;
 
@@ -204,6 +233,7 @@ static purr_status_t check_backward(const purr_plan_t *plan, const purr_backward
   if (status == PURR_STATUS_OK && args->d_weights != NULL)
     status = purr__check_gradients(plan, args->d_weights, &call->gradients, err);
   if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
+  if (status == PURR_STATUS_OK) status = check_backward_apart(call, err);
   return status;
 }
 

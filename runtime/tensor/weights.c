@@ -124,6 +124,22 @@ purr_status_t purr__check_gradients(const purr_plan_t *plan, const purr_weights_
   return check(plan, desc, true, out_views, err);
 }
 
+int purr__weight_areas(const purr_plan_t *plan, const purr__weight_views_t *views, bool gradient, purr__area_t *areas) {
+  _Static_assert((int)PURR__MAX_WEIGHT_AREAS == (int)NUM_PARTS, "one area for each part");
+  int num_areas = 0;
+  for (int i = 0; i < NUM_PARTS; i++) {
+    if (!*(const bool *)((const char *)views + parts[i].has)) continue;
+    const purr__tensor_rule_t rule = rule_of(plan, i, gradient);
+    areas[num_areas++] = (purr__area_t){.name = rule.name,
+                                        .view = (const purr__view_t *)((const char *)views + parts[i].view),
+                                        .num_slices = rule.num_dims == 3 ? rule.shape[0] : 1,
+                                        .num_rows = rule.shape[rule.num_dims - 2],
+                                        .num_columns = rule.shape[rule.num_dims - 1],
+                                        .written = gradient};
+  }
+  return num_areas;
+}
+
 /* The caller's pointer arrays need not outlive purr_weights_create: each view gets a copy. */
 static purr_status_t copy_pointers(purr_weights_t *weights, purr_error_t *err) {
   purr__view_t *const views[] = {&weights->views.gate, &weights->views.up, &weights->views.down};

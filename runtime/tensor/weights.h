@@ -3,6 +3,7 @@
 #define PURR_WEIGHTS_H
 
 #include "plan/plan.h"
+#include "tensor/apart.h"
 #include "tensor/tensor.h"
 
 /* Views by role. `present` is false for a gradient that is not wanted, or a part the layer does not have. */
@@ -20,6 +21,10 @@ struct purr_weights {
   void **pointers; /* copies of the caller's per-expert pointer arrays, one block */
   void *prepared;  /* what the plan's backend made of them: purr__backend_t.prepare_weights */
 };
+
+enum { PURR__MAX_WEIGHT_AREAS = 7 };
+/* Lists the tensors that are there, for purr__check_apart; returns how many. */
+int purr__weight_areas(const purr_plan_t *plan, const purr__weight_views_t *views, bool gradient, purr__area_t *areas);
 
 /* Checks the gradient tensors of a backward call. Pointer arrays are read during the call only. */
 purr_status_t purr__check_gradients(const purr_plan_t *plan, const purr_weights_desc_t *desc,
