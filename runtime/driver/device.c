@@ -161,14 +161,26 @@ void purr__device_release_pinned(purr__device_t *device, void *memory) {
 
 /* ---- stream work ---- */
 
+/* The default stream is used where objects are made, which other threads may do while one captures. A call's own work
+ * is enqueued as it is: it becomes part of the capture. */
+static int allow_capture_by_default_stream(purr__device_t *device, CUstream stream) {
+  return stream == NULL ? purr__device_allow_capture(device) : -1;
+}
+
+static void restore_capture_by_default_stream(purr__device_t *device, int mode) {
+  if (mode >= 0) purr__device_restore_capture(device, mode);
+}
+
 purr_status_t purr__device_copy(purr__device_t *device, void *to, const void *from, uint64_t bytes, CUstream stream,
                                 purr_error_t *err) {
   if (bytes == 0) return PURR_STATUS_OK;
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
+  const int mode = allow_capture_by_default_stream(device, stream);
   status =
       PURR__CUDA(device, err, cuMemcpyAsync, ((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, stream),
                  "copying %llu bytes", (unsigned long long)bytes);
+  restore_capture_by_default_stream(device, mode);
   purr__device_leave(device);
   return status;
 }
@@ -178,8 +190,10 @@ purr_status_t purr__device_fill(purr__device_t *device, void *to, unsigned char 
   if (bytes == 0) return PURR_STATUS_OK;
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
+  const int mode = allow_capture_by_default_stream(device, stream);
   status = PURR__CUDA(device, err, cuMemsetD8Async, ((CUdeviceptr)(uintptr_t)to, value, bytes, stream),
                       "filling %llu bytes", (unsigned long long)bytes);
+  restore_capture_by_default_stream(device, mode);
   purr__device_leave(device);
   return status;
 }
@@ -187,7 +201,9 @@ purr_status_t purr__device_fill(purr__device_t *device, void *to, unsigned char 
 purr_status_t purr__device_synchronize(purr__device_t *device, CUstream stream, purr_error_t *err) {
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
+  const int mode = purr__device_allow_capture(device);
   status = PURR__CUDA(device, err, cuStreamSynchronize, (stream), "waiting for a stream");
+  purr__device_restore_capture(device, mode);
   purr__device_leave(device);
   return status;
 }
@@ -208,7 +224,9 @@ purr_status_t purr__device_enable_peer(purr__device_t *device, purr__device_t *p
   purr__device_leave(peer);
   status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
+  const int mode = purr__device_allow_capture(device);
   CUresult result = device->driver->cuda.cuCtxEnablePeerAccess(peer->primary, 0);
+  purr__device_restore_capture(device, mode);
   if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
     status = purr__device_check(device, result, "cuCtxEnablePeerAccess", err, "opening the memory of device %d",
                                 peer->ordinal);

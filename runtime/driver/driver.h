@@ -81,8 +81,9 @@ static inline bool purr__driver_is_lost(const purr__driver_t *driver) {
 purr_status_t purr__device_enter(purr__device_t *device, purr_error_t *err);
 void purr__device_leave(purr__device_t *device);
 
-/* Around calls that allocate, free, load, ask for an event or use the default stream: another thread's graph capture in
- * global mode must not be broken by them. Returns the mode to go back to. */
+/* Around calls that allocate, free, load, open a peer, make or end a stream, wait, ask for an event or use the default
+ * stream: a capture in global mode by another thread must not be broken by them, nor this thread's own by what a call
+ * makes on first use. Returns the mode to go back to. What is below does so by itself, but for purr__device_launch. */
 int purr__device_allow_capture(purr__device_t *device);
 void purr__device_restore_capture(purr__device_t *device, int mode);
 

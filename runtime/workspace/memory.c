@@ -23,11 +23,8 @@ purr_status_t purr__memory_copy(const purr_plan_t *plan, void *to, const void *f
     if (bytes > 0) memcpy(to, from, bytes);
     return PURR_STATUS_OK;
   }
-  const int mode = purr__device_allow_capture(plan->device);
   purr_status_t status = purr__device_copy(plan->device, to, from, bytes, NULL, err);
-  if (status == PURR_STATUS_OK) status = purr__device_synchronize(plan->device, NULL, err);
-  purr__device_restore_capture(plan->device, mode);
-  return status;
+  return status == PURR_STATUS_OK ? purr__device_synchronize(plan->device, NULL, err) : status;
 }
 
 /* ---- public ---- */
@@ -67,8 +64,10 @@ purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, pur
   status = purr__device_enter(plan->device, err);
   if (status != PURR_STATUS_OK) return status;
   CUstream stream = NULL;
+  const int mode = purr__device_allow_capture(plan->device);
   status = PURR__CUDA(plan->device, err, cuStreamCreateWithPriority, (&stream, CU_STREAM_NON_BLOCKING, 0),
                       "creating a stream");
+  purr__device_restore_capture(plan->device, mode);
   purr__device_leave(plan->device);
   if (status == PURR_STATUS_OK) *out_stream = stream;
   return status;
@@ -77,6 +76,8 @@ purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, pur
 void purr_stream_destroy(const purr_plan_t *plan, void *stream) {
   if (stream == NULL || purr__check(plan, PURR__PLAN, NULL) != PURR_STATUS_OK || plan->device == NULL) return;
   if (purr__device_enter(plan->device, NULL) != PURR_STATUS_OK) return;
+  const int mode = purr__device_allow_capture(plan->device);
   (void)plan->device->driver->cuda.cuStreamDestroy(stream);
+  purr__device_restore_capture(plan->device, mode);
   purr__device_leave(plan->device);
 }

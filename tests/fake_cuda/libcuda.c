@@ -277,7 +277,7 @@ static CUresult cuCtxGetDevice(CUdevice *device) {
 static CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   (void)peer;
   (void)flags;
-  BEGIN(1) {}
+  BEGIN(1) { count_unsafe(); }
   END;
 }
 
@@ -330,14 +330,18 @@ static CUresult cuMemGetInfo(size_t *available, size_t *total) {
 }
 
 static CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  (void)stream;
-  BEGIN(1) { memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes); }
+  BEGIN(1) {
+    if (stream == NULL) count_unsafe();
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+  }
   END;
 }
 
 static CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  (void)stream;
-  BEGIN(1) { memset((void *)(uintptr_t)to, value, count); }
+  BEGIN(1) {
+    if (stream == NULL) count_unsafe();
+    memset((void *)(uintptr_t)to, value, count);
+  }
   END;
 }
 
@@ -371,18 +375,24 @@ static CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **v
 static CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
   (void)flags;
   (void)priority;
-  BEGIN(1) { *stream = (CUstream)thing_make(STREAM, 0); }
+  BEGIN(1) {
+    count_unsafe();
+    *stream = (CUstream)thing_make(STREAM, 0);
+  }
   END;
 }
 
 static CUresult cuStreamDestroy(CUstream stream) {
-  BEGIN(1) { result = thing_drop(STREAM, stream); }
+  BEGIN(1) {
+    count_unsafe();
+    result = thing_drop(STREAM, stream);
+  }
   END;
 }
 
 static CUresult cuStreamSynchronize(CUstream stream) {
   (void)stream;
-  BEGIN(1) {}
+  BEGIN(1) { count_unsafe(); }
   END;
 }
 
@@ -425,12 +435,18 @@ static CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 
 static CUresult cuEventCreate(CUevent *event, unsigned flags) {
   (void)flags;
-  BEGIN(1) { *event = (CUevent)thing_make(EVENT, 0); }
+  BEGIN(1) {
+    count_unsafe();
+    *event = (CUevent)thing_make(EVENT, 0);
+  }
   END;
 }
 
 static CUresult cuEventDestroy(CUevent event) {
-  BEGIN(1) { result = thing_drop(EVENT, event); }
+  BEGIN(1) {
+    count_unsafe();
+    result = thing_drop(EVENT, event);
+  }
   END;
 }
 
@@ -443,7 +459,7 @@ static CUresult cuEventRecord(CUevent event, CUstream stream) {
 
 static CUresult cuEventQuery(CUevent event) {
   (void)event;
-  BEGIN(1) {}
+  BEGIN(1) { count_unsafe(); }
   END;
 }
 

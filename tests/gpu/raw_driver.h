@@ -61,19 +61,26 @@ static inline CUresult raw_wait(const raw_driver_t *raw, CUstream stream, volati
   return result;
 }
 
-/* A layer on the tests' GPU. */
-static inline purr_plan_t *raw_plan(purr_context_t *context, const test_problem_t *problem, const test_run_t *run,
-                                    int64_t timeout_ms) {
+/* A layer on a GPU, by its number. */
+static inline purr_plan_t *raw_plan_on(purr_context_t *context, const test_problem_t *problem, const test_run_t *run,
+                                       int64_t timeout_ms, int device) {
   purr_error_t err = PURR_ERROR_INIT;
   purr_layer_desc_t layer = test_layer_desc(problem, run);
   if (timeout_ms != 0) layer.timeout_ms = timeout_ms;
   purr_config_t *config = NULL;
   purr_plan_t *plan = NULL;
+  const purr_plan_desc_t desc = {.struct_size = sizeof desc, .device = device + 1};
   purr_status_t status = purr_config_create(context, &layer, &config, &err);
-  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, &plan, &err);
+  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, &desc, &plan, &err);
   if (status != PURR_STATUS_OK) fprintf(stderr, "%s: %s\n", purr_status_name(status), err.message);
   purr_config_destroy(config);
   return plan;
+}
+
+/* A layer on the tests' GPU. */
+static inline purr_plan_t *raw_plan(purr_context_t *context, const test_problem_t *problem, const test_run_t *run,
+                                    int64_t timeout_ms) {
+  return raw_plan_on(context, problem, run, timeout_ms, 0);
 }
 
 /* Fixture F's output for these inputs, in closed form. */

@@ -1,6 +1,6 @@
-/* Expert parallelism on one GPU: ranks of a local group, each with a thread and a stream of its own. The same bits as
- * on one rank, whatever each rank has to do; and what happens when a rank does not come, or comes with something else.
- */
+/* Expert parallelism on GPUs: ranks of a local group, each with a thread and a stream of its own, all on one device or,
+ * with PURR_TEST_DEVICES, on several in turn. The same bits as on one rank, whatever each rank has to do; and what
+ * happens when a rank does not come, or comes with something else. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +39,11 @@ struct team {
   purr_context_t *context;
   test_problem_t *problem;
   test_run_t run;
-  purr_plan_t *plan;
+  purr_plan_t *plans[MAX_RANKS];
   purr_group_t *groups[MAX_RANKS];
   member_t *members;
   int num_ranks;
-  raw_driver_t raw;
+  int capture_mode; /* of cuStreamBeginCapture */
 };
 
 static void on_all(team_t *team, void *(*work)(void *)) {
@@ -69,9 +69,10 @@ static bool team_start(team_t *team, purr_context_t *context, test_problem_t *pr
                        int64_t timeout_ms) {
   *team = (team_t){.context = context, .problem = problem, .run = *run, .num_ranks = ranks};
   team->run.ranks = ranks;
-  team->plan = raw_plan(context, problem, &team->run, timeout_ms);
-  if (team->plan == NULL) return false;
-  team->raw = raw_driver_of(team->plan);
+  for (int r = 0; r < ranks; r++) {
+    team->plans[r] = raw_plan_on(context, problem, &team->run, timeout_ms, r % test_num_devices());
+    if (team->plans[r] == NULL) return false;
+  }
   const purr_group_desc_t desc = {sizeof desc, ranks, timeout_ms};
   if (purr_group_create_local(context, &desc, team->groups, NULL) != PURR_STATUS_OK) return false;
   team->members = calloc((size_t)ranks, sizeof *team->members);
@@ -80,7 +81,7 @@ static bool team_start(team_t *team, purr_context_t *context, test_problem_t *pr
     team->members[r] = (member_t){.rank = {.problem = problem,
                                            .run = &team->run,
                                            .context = context,
-                                           .plan = team->plan,
+                                           .plan = team->plans[r],
                                            .group = team->groups[r],
                                            .tokens = team->run.max_tokens,
                                            .first_expert = r * experts,
@@ -99,9 +100,11 @@ static bool team_start(team_t *team, purr_context_t *context, test_problem_t *pr
 
 static void team_stop(team_t *team) {
   on_all(team, member_stop);
-  for (int r = 0; r < team->num_ranks; r++) purr_group_destroy(team->groups[r]);
+  for (int r = 0; r < team->num_ranks; r++) {
+    purr_group_destroy(team->groups[r]);
+    purr_plan_destroy(team->plans[r]);
+  }
   free(team->members);
-  purr_plan_destroy(team->plan);
 }
 
 /* ---- steps ---- */
@@ -329,7 +332,13 @@ static void a_bad_id_stops_all_ranks(void) {
       CU_ASSERT_EQUAL(trouble.team.members[r].info.token, 7);
       CU_ASSERT_EQUAL(trouble.team.members[r].info.slot, 2);
       CU_ASSERT_EQUAL(trouble.team.members[r].info.expert, EXPERTS);
+      CU_ASSERT_STRING_EQUAL(
+          trouble.team.members[r].err.message,
+          "rank 1, token 7, slot 2 has expert id 12; allowed are 0 to 11, and -1 for a dropped slot");
     }
+    purr_counters_t counters = {.struct_size = sizeof counters};
+    CU_ASSERT_EQUAL(purr_context_query_counters(trouble.context, &counters, NULL), PURR_STATUS_OK);
+    CU_ASSERT_EQUAL(counters.num_bad_routes, 3u * (unsigned)(round + 1));
     trouble.step.ids[(10 + 7) * TOP_K + 2] = 1;
   }
   on_all(&trouble.team, member_step);
@@ -408,19 +417,31 @@ static void ranks_that_call_different_things(void) {
 
 /* ---- graphs ---- */
 
-/* Beside the other ranks, which copy, capture and instantiate at the same time: so a capture watches its own thread
- * only, as the driver may end a global one when another thread instantiates a graph. */
+enum { GLOBAL = 0, THREAD_LOCAL = 1 };
+
+/* The other ranks copy, call, capture and instantiate at the same time, in the same mode. In global mode instantiating
+ * is for a thread that is relaxed: else it ends the captures of the others. Everything of the library goes on as it is.
+ */
+static purr_status_t instantiate(const raw_driver_t *raw, int mode, void *graph, void **out_exec) {
+  if (graph == NULL) return PURR_STATUS_CUDA;
+  const int own_mode = mode == GLOBAL ? purr__device_allow_capture(raw->device) : 0;
+  const CUresult result = raw->instantiate(out_exec, graph, 0);
+  if (mode == GLOBAL) purr__device_restore_capture(raw->device, own_mode);
+  return result == CUDA_SUCCESS ? PURR_STATUS_OK : PURR_STATUS_CUDA;
+}
+
 static void *member_capture_and_replay(void *arg) {
   member_t *member = arg;
-  const raw_driver_t *raw = &member->team->raw;
+  const raw_driver_t own = raw_driver_of(member->rank.plan), *raw = &own;
+  const int mode = member->team->capture_mode;
   test_rank_t *rank = &member->rank;
   void *graph = NULL, *exec = NULL;
   member_step(arg); /* sets the number of tokens */
   if (member->status != PURR_STATUS_OK || purr__device_enter(raw->device, NULL) != PURR_STATUS_OK) return NULL;
-  CU_ASSERT_EQUAL(raw->begin_capture(rank->stream, 1), CUDA_SUCCESS);
+  CU_ASSERT_EQUAL(raw->begin_capture(rank->stream, mode), CUDA_SUCCESS);
   member->status = purr_forward(rank->plan, rank->workspace, &rank->forward, &member->err);
   CU_ASSERT_EQUAL(raw->end_capture(rank->stream, &graph), CUDA_SUCCESS);
-  if (graph == NULL || raw->instantiate(&exec, graph, 0) != CUDA_SUCCESS) member->status = PURR_STATUS_CUDA;
+  if (member->status == PURR_STATUS_OK) member->status = instantiate(raw, mode, graph, &exec);
   for (int i = 0; i < 8 && member->status == PURR_STATUS_OK; i++) {
     const int64_t first = current->begin[rank->group->rank];
     purr__bf16_t expected[10 * HIDDEN], output[10 * HIDDEN];
@@ -439,32 +460,40 @@ static void *member_capture_and_replay(void *arg) {
     CU_ASSERT_EQUAL(memcmp(output, expected, sizeof output), 0);
     free(step);
   }
+  const int own_mode = purr__device_allow_capture(raw->device);
   if (exec != NULL) raw->destroy_exec(exec);
   if (graph != NULL) raw->destroy_graph(graph);
+  purr__device_restore_capture(raw->device, own_mode);
   purr__device_leave(raw->device);
   return NULL;
 }
 
-static void graphs_of_all_ranks(void) {
+static void graphs_of_all_ranks(int mode) {
   for (int ranks = 2; ranks <= 4; ranks += 2) {
     trouble_t trouble;
     if (!trouble_start(&trouble, ranks, 20000)) return;
+    trouble.team.capture_mode = mode;
     on_all(&trouble.team, member_capture_and_replay);
     for (int r = 0; r < ranks; r++) CU_ASSERT_EQUAL(trouble.team.members[r].status, PURR_STATUS_OK);
     trouble_stop(&trouble);
   }
 }
 
+static void graphs_captured_thread_locally(void) { graphs_of_all_ranks(THREAD_LOCAL); }
+static void graphs_captured_globally(void) { graphs_of_all_ranks(GLOBAL); }
+
 int main(void) {
   setenv("PURR_TEST_BACKEND", "staged", 1);
-  return test_layer_main("ranks on a GPU",
-                         (purr_test_t[]){{"fixture F on 2, 3 and 4 ranks", fixture_f},
-                                         {"200 steps on 2 ranks have the bits of one", same_bits_2},
-                                         {"200 steps on 3 ranks have the bits of one", same_bits_3},
-                                         {"200 steps on 4 ranks have the bits of one", same_bits_4},
-                                         {"a bad id stops all ranks", a_bad_id_stops_all_ranks},
-                                         {"ranks that call different things", ranks_that_call_different_things},
-                                         {"graphs of all ranks", graphs_of_all_ranks},
-                                         {"B43: a rank that does not come", a_rank_that_does_not_come},
-                                         {0}});
+  return test_layer_main(
+      "ranks on a GPU",
+      (purr_test_t[]){{"fixture F on 2, 3 and 4 ranks", fixture_f},
+                      {"200 steps on 2 ranks have the bits of one", same_bits_2},
+                      {"200 steps on 3 ranks have the bits of one", same_bits_3},
+                      {"200 steps on 4 ranks have the bits of one", same_bits_4},
+                      {"a bad id stops all ranks", a_bad_id_stops_all_ranks},
+                      {"ranks that call different things", ranks_that_call_different_things},
+                      {"graphs of all ranks, captured thread-locally", graphs_captured_thread_locally},
+                      {"graphs of all ranks, captured globally", graphs_captured_globally},
+                      {"B43: a rank that does not come", a_rank_that_does_not_come},
+                      {0}});
 }
