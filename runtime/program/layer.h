@@ -42,6 +42,8 @@ typedef struct named_tensor {
 /* The decoder layer that a safetensors file says it was captured from, in its metadata; -1 where it does not. It is a
  * default for --layer, nothing more: the library checks the file itself. */
 int64_t captured_layer(const char *path);
+/* Whether `path` is that file, by whatever name, or a file in that folder. */
+bool is_same_file(const char *path, const char *file_or_folder);
 /* Opens a file for write_safetensors before the work whose result it gets; its content is kept until then.
  * `out_is_new` says that there was none. */
 FILE *open_output(const char *command, const char *path, bool *out_is_new);

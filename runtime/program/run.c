@@ -46,6 +46,26 @@ static int check_options(run_t *run) {
   return code;
 }
 
+/* A tensor that is there and does nothing is a misspelt one, more often than not. What a capture holds to be compared
+ * with is for verify. */
+static int check_input_names(const run_t *run) {
+  static const char *const known[] = {"x", "topk_ids", "topk_weights", "d_output", NULL};
+  for (int64_t i = 0; i < purr_checkpoint_num_tensors(run->input); i++) {
+    const char *full_name = purr_checkpoint_tensor_name(run->input, i), *name = full_name;
+    if (strncmp(name, "expect.", 7) == 0) continue;
+    if (strncmp(name, "input.", 6) == 0) name += 6;
+    int known_idx = 0;
+    while (known[known_idx] != NULL && strcmp(known[known_idx], name) != 0) known_idx++;
+    if (known[known_idx] != NULL) continue;
+    const char *nearest = nearest_name(name, known);
+    return fail("run",
+                "known are x, topk_ids, topk_weights and d_output, also as input.x and so on; expect.* is skipped",
+                "%s has a tensor %.100s, which is not an input%s%s%s", run->options.input_path, full_name,
+                nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+  }
+  return EXIT_GOOD;
+}
+
 /* Opens the files, and takes T from the first of: --tokens, the input, the routing, the default. */
 static int find_num_tokens(run_t *run, int64_t *out_num_tokens) {
   const run_options_t *options = &run->options;
@@ -57,6 +77,8 @@ static int find_num_tokens(run_t *run, int64_t *out_num_tokens) {
     if (!find_input(run->input, "x", &tensor))
       return fail("run", "the file needs a tensor named x or input.x, [tokens, hidden_size] in BF16 or F32",
                   "%s has no tensor x", options->input_path);
+    code = check_input_names(run);
+    if (code != EXIT_GOOD) return code;
     *out_num_tokens = tensor.shape[0];
     if (options->routing_text == NULL && find_input(run->input, "topk_ids", &tensor))
       run->routing = (routing_t){.kind = ROUTING_FILE, .path = options->input_path};
@@ -205,6 +227,20 @@ static int write_output(run_t *run) {
   return write_safetensors("run", file, run->options.output_path, tensors, run->options.backward ? 5 : 3);
 }
 
+/* The output is written last, over whatever is there: not over what the run reads. */
+static int check_output(const run_t *run) {
+  const run_options_t *options = &run->options;
+  const char *const read[] = {options->config_path, options->layer.checkpoint_path, options->input_path,
+                              run->routing.kind == ROUTING_FILE ? run->routing.path : NULL};
+  static const char *const what[] = {"the config", "a file of --checkpoint", "the file of --input",
+                                     "the file of --routing"};
+  for (int i = 0; i < 4; i++)
+    if (read[i] != NULL && is_same_file(options->output_path, read[i]))
+      return fail("run", "give --output another file", "--output %s is %s, which this run reads", options->output_path,
+                  what[i]);
+  return EXIT_GOOD;
+}
+
 /* ---------------------------------------------------------------------------------------------------------- command */
 
 static int run_layer(run_t *run) {
@@ -213,6 +249,7 @@ static int run_layer(run_t *run) {
   int code = layer_open(&run->layer, "run", options->config_path, &options->layer);
   if (code == EXIT_GOOD) code = find_num_tokens(run, &num_tokens);
   if (code == EXIT_GOOD) code = layer_allocate(&run->layer, &options->layer, num_tokens, options->backward);
+  if (code == EXIT_GOOD && options->output_path != NULL) code = check_output(run);
   if (code == EXIT_GOOD && options->output_path != NULL) {
     run->output = open_output("run", options->output_path, &run->output_is_new);
     if (run->output == NULL) code = EXIT_BAD_INPUT;

@@ -1,4 +1,5 @@
 /* Tensors of this program: their elements, shapes, hash, and the safetensors file they are written to. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -155,6 +156,26 @@ int64_t captured_layer(const char *path) {
   }
   free(header);
   return layer <= 100000 ? layer : -1;
+}
+
+static bool is_file(const char *path, const struct stat *info) {
+  struct stat other;
+  return stat(path, &other) == 0 && other.st_dev == info->st_dev && other.st_ino == info->st_ino;
+}
+
+bool is_same_file(const char *path, const char *file_or_folder) {
+  struct stat info;
+  if (stat(path, &info) != 0) return false;
+  if (is_file(file_or_folder, &info)) return true;
+  DIR *folder = opendir(file_or_folder);
+  bool found = false;
+  for (const struct dirent *entry; folder != NULL && !found && (entry = readdir(folder)) != NULL;) {
+    char name[4096];
+    found =
+        snprintf(name, sizeof name, "%s/%s", file_or_folder, entry->d_name) < (int)sizeof name && is_file(name, &info);
+  }
+  if (folder != NULL) closedir(folder);
+  return found;
 }
 
 FILE *open_output(const char *command, const char *path, bool *out_is_new) {

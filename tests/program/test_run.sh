@@ -75,6 +75,23 @@ run 0 run "$layer" --input "$work/drop.safetensors" --json
 json_is 'o["num_dropped_slots"], o["forward"]["flops"] == 6 * 64 * (191 * 40 + 64 * 24)' "(1, True)"
 refuses "has shape [64, 3], this layer needs [65, 3]" run "$layer" --tokens 65 --routing "$work/out.safetensors"
 refuses "has no tensor x" run "$layer" --input "$work/out.safetensors"
+# A misspelt tensor is not passed over.
+python3 "$SOURCE_DIR/tests/program/edit.py" "$work/in.safetensors" "$work/odd.safetensors" rename:topk_weights=topk_weight
+refuses "has a tensor topk_weight, which is not an input; did you mean topk_weights?" run "$layer" \
+  --input "$work/odd.safetensors"
+says err "known are x, topk_ids, topk_weights and d_output"
+
+# What a run reads it does not write over, whatever it is called.
+ln -s in.safetensors "$work/link.safetensors"
+before=$(cksum <"$work/in.safetensors")
+refuses "is the file of --input, which this run reads" run "$layer" --input "$work/in.safetensors" \
+  --output "$work/link.safetensors"
+refuses "is the file of --routing" run "$layer" --routing "$work/in.safetensors" --output "$work/./in.safetensors"
+refuses "is the config" run "$layer" --tokens 4 --output "$layer"
+refuses "is a file of --checkpoint" run --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --tokens 4 \
+  --output "$SOURCE_DIR/tests/data/qwen3-moe/config.json"
+[ "$(cksum <"$work/in.safetensors")" = "$before" ] || complain "a refused run wrote to a file that it reads"
+
 refuses "cannot be written" run "$layer" --tokens 4 --output "$work/no/such/folder"
 
 # No tokens at all is legal; more than the config allows is not, nor more than fits into memory.
