@@ -192,6 +192,7 @@ purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace,
   if (status != PURR_STATUS_OK) return status;
   purr_forward_args_t own;
   status = purr__read_struct(&own, sizeof own, args, "purr_forward_args_t", err);
+  if (status == PURR_STATUS_OK) status = purr__check_reserved(own.reserved, "purr_forward_args_t", err);
   if (status != PURR_STATUS_OK) return status;
   purr__forward_call_t call = {
       .base = {.plan = plan, .workspace = workspace, .result = own.result, .stream = own.stream}};
@@ -222,7 +223,6 @@ static purr_status_t check_backward(const purr_plan_t *plan, const purr_backward
   call->has_d_topk_weights = args->d_topk_weights != NULL;
   status = check_hidden(plan, args->x, "x", false, num_tokens, &call->x, err);
   if (status == PURR_STATUS_OK)
-  if (status == PURR_STATUS_OK) status = purr__check_reserved(own.reserved, "purr_forward_args_t", err);
     status = check_slots(plan, args->topk_weights, "topk_weights", false, num_tokens, &call->topk_weights, err);
   if (status == PURR_STATUS_OK)
     status = check_hidden(plan, args->d_output, "d_output", false, num_tokens, &call->d_output, err);
