@@ -32,14 +32,14 @@ enum {
   PURR__NUM_TRACE_ROLES
 };
 
-/* Tracks of a block: what its warps do at the same time and want told apart. */
+/* Tracks of a block: what its warps do at the same time and want told apart. (On the host a block is a thread, with one
+ * track.) */
 #define PURR__TRACE_TRACKS_PER_BLOCK 4
 
 typedef struct purr__trace_header {
   uint32_t magic, layout;
   uint32_t num_tracks, tracks_per_block, events_per_track;
-  int32_t rank, num_ranks, device; /* device: its index, -1 on the host; tells which clocks are one */
-  uint32_t reserved[8];
+  uint32_t reserved[11];
 } purr__trace_header_t;
 
 /* Two instants on both clocks tie a track's clock to nanoseconds. clock_begin == 0: nobody wrote the track.
@@ -47,7 +47,7 @@ typedef struct purr__trace_header {
 typedef struct purr__trace_track {
   uint64_t clock_begin, ns_begin; /* before the first event: the clock of the events, and nanoseconds */
   uint64_t clock_end, ns_end;     /* after the last */
-  uint32_t processor;             /* the SM; on the host 0 */
+  uint32_t processor;             /* the SM; on the host the thread */
   uint32_t block, role;           /* PURR__TRACE_ROLE_* */
   uint32_t num_events;            /* that lie in memory */
   uint64_t num_dropped;           /* that came after events_per_track of them */

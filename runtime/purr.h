@@ -688,6 +688,59 @@ PURR_API const char *purr_phase_name(int32_t phase);
 /* Threads: any, with no call in flight. Collective: no. Since 0.1. */
 PURR_API void purr_result_destroy(purr_result_t *result);
 
+/* ----------------------------------------------------------------------------------------------------------- trace */
+
+/* The timeline of one forward: what each SM (on the host: each thread) did when. Memory that the kernel writes while it
+ * runs; a call without one runs kernels that know nothing of it. */
+typedef struct purr_trace purr_trace_t;
+
+typedef struct purr_trace_desc {
+  uint32_t struct_size;
+  uint32_t reserved;
+  int64_t events_per_track; /* events that find no room are counted, and lost; 0 = enough for most calls */
+  void *memory;             /* device memory of `bytes`, 256-byte aligned, or NULL to have it allocated */
+  uint64_t bytes;
+} purr_trace_desc_t;
+#define PURR_TRACE_DESC_INIT \
+  { sizeof(purr_trace_desc_t), 0, 0, NULL, 0 }
+
+/* Bytes of a trace.
+ * @param desc  NULL = all defaults; its memory is not looked at.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_trace_query(const purr_plan_t *plan, const purr_trace_desc_t *desc, uint64_t *out_bytes,
+                                        purr_error_t *err);
+
+/* Creates a trace, one for each rank. Each forward that it is given to overwrites it, and so does each replay of a
+ * captured one.
+ * @param desc  NULL = all defaults.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED (the plan's backend
+ * records no timeline), BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, CUDA, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_trace_create(const purr_plan_t *plan, const purr_trace_desc_t *desc,
+                                         purr_trace_t **out_trace, purr_error_t *err);
+
+/* What purr_trace_write writes. */
+enum {
+  PURR_TRACE_TEXT = 0,     /* a table: time by kind, idle time, tail, hidden communication */
+  PURR_TRACE_JSON = 1,     /* the same in numbers */
+  PURR_TRACE_PERFETTO = 2, /* Trace Event Format, for ui.perfetto.dev */
+  PURR_TRACE_SVG = 3,      /* a picture; its size is bounded */
+};
+
+/* Writes the timeline of the last forward, of all ranks whose traces are given together. Ranks on one device are on one
+ * clock; those on several are as exact as the devices' timers agree, and made to begin together where these have
+ * nothing in common, which the text says. Waits for nothing: synchronise the forward's stream before.
+ * @param traces, num_traces            one for each rank, in any order, of one context; not all need be there.
+ * @param format                        PURR_TRACE_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any, with no call using the traces. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE (nothing
+ * was recorded, or the memory is damaged), BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, CUDA, DEVICE_LOST, FORKED. Since 0.1.
+ */
+PURR_API purr_status_t purr_trace_write(const purr_trace_t *const *traces, int32_t num_traces, int32_t format,
+                                        char *buffer, uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
+/* Keep a trace as long as a graph writes to it.  Threads: any, with no call in flight. Collective: no. Since 0.1. */
+PURR_API void purr_trace_destroy(purr_trace_t *trace);
+
 /* -------------------------------------------------------------------------------------------------------- schedule */
 
 /* The routing table of one step: which (rank, token, slot) stands in which row. A forward builds its own when it is
@@ -749,9 +802,10 @@ typedef struct purr_forward_args {
   purr_saved_t *saved;               /* written for backward; NULL = inference */
   purr_result_t *result;             /* NULL = not wanted */
   void *stream;                      /* CUstream; ignored by the host backend, which blocks */
+  purr_trace_t *trace;               /* gets the timeline of this call; NULL = none is recorded */
 } purr_forward_args_t;
 #define PURR_FORWARD_ARGS_INIT \
-  { sizeof(purr_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+  { sizeof(purr_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Runs the layer: output = bf16(shared + sum over k of topk_weights[k] * expert_k(x)).
  * T may be 0 and may differ from rank to rank, up to the plan's max_tokens. An expert id outside -1..E-1 is found while

@@ -62,6 +62,7 @@ typedef enum purr__kind {
   PURR__CHECKPOINT,
   PURR__CHECKPOINT_LAYER,
   PURR__PACKAGE,
+  PURR__TRACE,
 } purr__kind_t;
 
 typedef struct purr__object {
@@ -153,6 +154,10 @@ void purr__count(purr_context_t *context, purr__counter_t counter, uint64_t amou
  * threads at once share the workers. A task must not wait for another task. */
 typedef void (*purr__task_fn)(void *arg, int64_t task_idx);
 void purr__parallel_for(purr_context_t *context, int64_t num_tasks, purr__task_fn task, void *arg);
+/* The same for tasks that want to know who runs them: 0 is the calling thread, the workers are 1 .. num_threads - 1. A
+ * worker runs one task at a time; two callers are both 0. */
+typedef void (*purr__worker_task_fn)(void *arg, int64_t task_idx, int worker_idx);
+void purr__parallel_for_workers(purr_context_t *context, int64_t num_tasks, purr__worker_task_fn task, void *arg);
 int purr__num_threads(const purr_context_t *context);
 /* Hardware queues of a device in this process: streams beyond them wait for each other. */
 int purr__num_device_queues(const purr_context_t *context);

@@ -272,6 +272,8 @@ static const char *kind_name(purr__kind_t kind) {
       return "schedule";
     case PURR__PACKAGE:
       return "package";
+    case PURR__TRACE:
+      return "trace";
     case PURR__CHECKPOINT:
       return "checkpoint";
     case PURR__CHECKPOINT_LAYER:

@@ -5,6 +5,7 @@
 #include "result/result.h"
 #include "schedule/schedule.h"
 #include "tensor/weights.h"
+#include "trace/trace.h"
 #include "workspace/saved.h"
 #include "workspace/workspace.h"
 
@@ -24,6 +25,7 @@ typedef struct purr__forward_call {
   purr__view_t x, topk_ids, topk_weights, output;
   purr_schedule_t *schedule; /* built from these ids, or NULL: the call builds its own */
   purr_saved_t *saved;       /* NULL = inference */
+  purr_trace_t *trace;       /* NULL = no timeline is wanted; else purr__trace_start gives what a kernel writes to */
 } purr__forward_call_t;
 
 typedef struct purr__backward_call {
@@ -55,6 +57,7 @@ typedef struct purr__backend {
   purr_status_t (*prepare_workspace)(purr_workspace_t *workspace, purr_error_t *err);
   /* The calls only enqueue: the result is then finished by what the backend enqueued last. */
   bool is_asynchronous;
+  bool traces_forward; /* it records a timeline where forward is given a trace */
 } purr__backend_t;
 
 extern const purr__backend_t purr__host_backend, purr__staged_backend;

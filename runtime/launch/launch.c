@@ -92,6 +92,14 @@ static purr_status_t check_backward_apart(const purr__backward_call_t *call, pur
   return purr__check_apart(areas, num_areas, err);
 }
 
+static purr_status_t check_trace(const purr_plan_t *plan, const purr_trace_t *trace, purr_error_t *err) {
+  purr_status_t status = purr__check(trace, PURR__TRACE, err);
+  if (status == PURR_STATUS_OK && (trace->plan->device != plan->device || trace->plan->backend != plan->backend ||
+                                   trace->object.context != plan->object.context))
+    status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the trace is for another backend, device or context");
+  return status;
+}
+
 /* ---- one call from start to end ---- */
 
 typedef purr_status_t (*run_fn)(const void *call, purr_error_t *err);
@@ -116,6 +124,7 @@ static purr_status_t run(const purr__call_t *base, const void *call, run_fn back
 
 static purr_status_t run_forward(const void *call, purr_error_t *err) {
   const purr__forward_call_t *forward = call;
+  if (forward->trace != NULL) forward->trace->rank = forward->base.workspace->group->rank;
   return purr__backend_of(forward->base.plan)->forward(forward, err);
 }
 
@@ -161,6 +170,7 @@ static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_a
   call->prepared_weights = args->weights->prepared;
   call->schedule = args->schedule;
   call->saved = args->saved;
+  call->trace = args->trace;
   status = check_num_tokens(plan, num_tokens, err);
   if (status == PURR_STATUS_OK) status = check_ids(plan, args->topk_ids, num_tokens, &call->topk_ids, err);
   if (status == PURR_STATUS_OK)
@@ -170,6 +180,7 @@ static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_a
   if (status == PURR_STATUS_OK && args->saved != NULL) status = check_saved(plan, args->saved, err);
   if (status == PURR_STATUS_OK) status = check_forward_apart(call, err);
   if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
+  if (status == PURR_STATUS_OK && args->trace != NULL) status = check_trace(plan, args->trace, err);
   if (status != PURR_STATUS_OK || args->schedule == NULL) return status;
 
   status = purr__check(args->schedule, PURR__SCHEDULE, err);

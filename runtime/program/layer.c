@@ -387,6 +387,7 @@ static purr_status_t forward_rank(const layer_t *layer, int64_t rank_idx, rank_t
   args.saved = rank->saved;
   args.result = rank->result;
   args.stream = rank->stream;
+  args.trace = rank->trace;
   purr_status_t status = purr_forward(layer->plan, rank->workspace, &args, &rank->err);
   if (status == PURR_STATUS_OK) status = finish_call(layer, rank, &rank->forward);
   if (status == PURR_STATUS_OK)
@@ -500,6 +501,7 @@ int layer_backward(layer_t *layer) { return run_step(layer, "backward", rows_fra
 void layer_close(layer_t *layer) {
   for (int64_t r = 0; layer->ranks != NULL && r < layer->num_ranks; r++) {
     rank_t *rank = &layer->ranks[r];
+    purr_trace_destroy(rank->trace);
     purr_result_destroy(rank->result);
     purr_saved_destroy(rank->saved);
     purr_workspace_destroy(rank->workspace);

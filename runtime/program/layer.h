@@ -124,6 +124,7 @@ typedef struct rank {
   purr_workspace_t *workspace;
   purr_saved_t *saved;
   purr_result_t *result;
+  purr_trace_t *trace;         /* of the next forwards; NULL = none */
   float *d_shared[NUM_SHARED]; /* gradients summed over this rank's tokens; NULL = absent or not wanted */
   purr_result_info_t forward, backward;
   purr_status_t status; /* of the last call */

@@ -16,6 +16,7 @@ static const command_t commands[] = {
     {"run", "run a layer on real or generated tokens and show what it did", cmd_run},
     {"verify", "check a layer of a checkpoint against captured tensors", cmd_verify},
     {"bench", "time a layer: TFLOP/s, launches, host time, small batches", cmd_bench},
+    {"trace", "show what each SM or thread does during one forward, and draw it", cmd_trace},
     {"plan", "explain a layer: shapes, memory, minibatch, backend; needs no GPU", cmd_plan},
     {"config", "check a layer config, or make one from a checkpoint", cmd_config},
     {"inspect", "say what a package, cubin, checkpoint or config holds", cmd_inspect},

@@ -19,6 +19,7 @@ enum { EXIT_GOOD = 0, EXIT_CHECK_FAILED = 1, EXIT_BAD_INPUT = 2 };
 int cmd_run(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_trace(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "random.h"
 #include "run.h"
 
 static const help_t help = {
@@ -21,107 +20,6 @@ static const help_t help = {
         "  purr run configs/deepseek_v2_lite.yaml --routing zipf:1.0 --ranks 4 --json\n"
         "  purr run --checkpoint Qwen3-30B-A3B --layer 3 --input tokens.safetensors --output out.safetensors",
 };
-
-enum { DEFAULT_TOKENS = 512 };
-
-/* ------------------------------------------------------------------------------------------------------------ input */
-
-static int check_options(run_t *run) {
-  run_options_t *options = &run->options;
-  bool has_checkpoint = options->layer.checkpoint_path != NULL;
-  if (options->config_path == NULL && !has_checkpoint)
-    return fail("run", "for example: purr run configs/qwen3_30b.yaml --tokens 64",
-                "a CONFIG or --checkpoint is needed");
-  if (options->input_path != NULL && options->num_tokens >= 0)
-    return fail("run", "leave one of them away", "--tokens generates tokens, --input reads them: both were given");
-  if (!has_checkpoint && options->layer.layer_idx >= 0)
-    return fail("run", "add --checkpoint DIR, or leave --layer away", "--layer names a layer of a checkpoint");
-  if (options->routing_text == NULL) {
-    run->routing.kind = has_checkpoint ? ROUTING_CHECKPOINT : ROUTING_UNIFORM;
-    return EXIT_GOOD;
-  }
-  int code = routing_parse("run", options->routing_text, &run->routing);
-  if (code == EXIT_GOOD && run->routing.kind == ROUTING_CHECKPOINT && !has_checkpoint)
-    code = fail("run", "add --checkpoint DIR, or use --routing uniform", "--routing checkpoint needs a checkpoint");
-  return code;
-}
-
-/* A tensor that is there and does nothing is a misspelt one, more often than not. What a capture holds to be compared
- * with is for verify. */
-static int check_input_names(const run_t *run) {
-  static const char *const known[] = {"x", "topk_ids", "topk_weights", "d_output", NULL};
-  for (int64_t i = 0; i < purr_checkpoint_num_tensors(run->input); i++) {
-    const char *full_name = purr_checkpoint_tensor_name(run->input, i), *name = full_name;
-    if (strncmp(name, "expect.", 7) == 0) continue;
-    if (strncmp(name, "input.", 6) == 0) name += 6;
-    int known_idx = 0;
-    while (known[known_idx] != NULL && strcmp(known[known_idx], name) != 0) known_idx++;
-    if (known[known_idx] != NULL) continue;
-    const char *nearest = nearest_name(name, known);
-    return fail("run",
-                "known are x, topk_ids, topk_weights and d_output, also as input.x and so on; expect.* is skipped",
-                "%s has a tensor %.100s, which is not an input%s%s%s", run->options.input_path, full_name,
-                nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
-  }
-  return EXIT_GOOD;
-}
-
-/* Opens the files, and takes T from the first of: --tokens, the input, the routing, the default. */
-static int find_num_tokens(run_t *run, int64_t *out_num_tokens) {
-  const run_options_t *options = &run->options;
-  purr_tensor_t tensor;
-  *out_num_tokens = options->num_tokens;
-  if (options->input_path != NULL) {
-    int code = open_tensors(&run->layer, options->input_path, &run->input);
-    if (code != EXIT_GOOD) return code;
-    if (!find_input(run->input, "x", &tensor))
-      return fail("run", "the file needs a tensor named x or input.x, [tokens, hidden_size] in BF16 or F32",
-                  "%s has no tensor x", options->input_path);
-    code = check_input_names(run);
-    if (code != EXIT_GOOD) return code;
-    *out_num_tokens = tensor.shape[0];
-    if (options->routing_text == NULL && find_input(run->input, "topk_ids", &tensor))
-      run->routing = (routing_t){.kind = ROUTING_FILE, .path = options->input_path};
-  }
-  if (run->routing.kind == ROUTING_FILE) {
-    int code = open_tensors(&run->layer, run->routing.path, &run->routing_file);
-    if (code != EXIT_GOOD) return code;
-    if (*out_num_tokens < 0 && find_input(run->routing_file, "topk_ids", &tensor)) *out_num_tokens = tensor.shape[0];
-  }
-  if (*out_num_tokens < 0)
-    *out_num_tokens = run->layer.shape.max_tokens < DEFAULT_TOKENS ? run->layer.shape.max_tokens : DEFAULT_TOKENS;
-  return EXIT_GOOD;
-}
-
-static int fill_tokens(run_t *run) {
-  layer_t *layer = &run->layer;
-  const run_options_t *options = &run->options;
-  uint64_t seed = (uint64_t)options->seed;
-  int64_t count = layer->num_tokens * layer->shape.hidden_size;
-  purr_tensor_t tensor;
-  int code = EXIT_GOOD;
-  if (run->input == NULL)
-    fill_normal(layer->x, count, seed, RANDOM_X, 1.0f);
-  else
-    code = rows_from_file(layer, run->input, options->input_path, "x", layer->x);
-  if (code != EXIT_GOOD || layer->d_output == NULL) return code;
-  if (run->input == NULL || !find_input(run->input, "d_output", &tensor))
-    fill_normal(layer->d_output, count, seed, RANDOM_D_OUTPUT, 1.0f);
-  else
-    code = rows_from_file(layer, run->input, options->input_path, "d_output", layer->d_output);
-  return code;
-}
-
-static int fill_routing(run_t *run) {
-  switch (run->routing.kind) {
-    case ROUTING_CHECKPOINT:
-      return route_from_checkpoint(&run->layer);
-    case ROUTING_FILE:
-      return route_from_file(&run->layer, run->routing_file, run->routing.path);
-    default:
-      return route_generate(&run->layer, run->routing.exponent, (uint64_t)run->options.seed);
-  }
-}
 
 /* ------------------------------------------------------------------------------------------------------------- work */
 
@@ -227,38 +125,17 @@ static int write_output(run_t *run) {
   return write_safetensors("run", file, run->options.output_path, tensors, run->options.backward ? 5 : 3);
 }
 
-/* The output is written last, over whatever is there: not over what the run reads. */
-static int check_output(const run_t *run) {
-  const run_options_t *options = &run->options;
-  const char *const read[] = {options->config_path, options->layer.checkpoint_path, options->input_path,
-                              run->routing.kind == ROUTING_FILE ? run->routing.path : NULL};
-  static const char *const what[] = {"the config", "a file of --checkpoint", "the file of --input",
-                                     "the file of --routing"};
-  for (int i = 0; i < 4; i++)
-    if (read[i] != NULL && is_same_file(options->output_path, read[i]))
-      return fail("run", "give --output another file", "--output %s is %s, which this run reads", options->output_path,
-                  what[i]);
-  return EXIT_GOOD;
-}
-
 /* ---------------------------------------------------------------------------------------------------------- command */
 
 static int run_layer(run_t *run) {
   const run_options_t *options = &run->options;
-  int64_t num_tokens;
-  int code = layer_open(&run->layer, "run", options->config_path, &options->layer);
-  if (code == EXIT_GOOD) code = find_num_tokens(run, &num_tokens);
-  if (code == EXIT_GOOD) code = layer_allocate(&run->layer, &options->layer, num_tokens, options->backward);
-  if (code == EXIT_GOOD && options->output_path != NULL) code = check_output(run);
+  int code = run_open(run, "run", options->backward);
+  if (code == EXIT_GOOD && options->output_path != NULL) code = run_check_output(run, "output", options->output_path);
   if (code == EXIT_GOOD && options->output_path != NULL) {
     run->output = open_output("run", options->output_path, &run->output_is_new);
     if (run->output == NULL) code = EXIT_BAD_INPUT;
   }
-  if (code == EXIT_GOOD) code = fill_tokens(run);
-  if (code == EXIT_GOOD) code = fill_routing(run);
-  if (code != EXIT_GOOD) return code;
-  layer_generate_weights(&run->layer, (uint64_t)options->seed);
-  code = layer_prepare(&run->layer);
+  if (code == EXIT_GOOD) code = run_fill(run);
   if (code == EXIT_GOOD) code = run_passes(run);
   if (code == EXIT_GOOD) code = summarize(run);
   if (code == EXIT_GOOD && run->output != NULL) code = write_output(run);
@@ -269,26 +146,7 @@ int cmd_run(int argc, char **argv) {
   run_t run = {.options = {.layer = LAYER_OPTIONS_INIT, .num_tokens = -1, .num_repeats = 1}};
   run_options_t *options = &run.options;
   const option_t table[] = {
-      {.name = "tokens",
-       .kind = OPTION_INT,
-       .value = &options->num_tokens,
-       .metavar = "N",
-       .max = 1 << 24,
-       .help = "generate N tokens, over all ranks (default: 512, or max_tokens if less)"},
-      {.name = "input",
-       .kind = OPTION_TEXT,
-       .value = &options->input_path,
-       .metavar = "FILE",
-       .help = "read tokens x [N, hidden_size] from a safetensors file, and topk_ids,\n"
-               "topk_weights and d_output where it has them (input.x and so on also work)"},
-      {.name = "routing",
-       .kind = OPTION_TEXT,
-       .value = &options->routing_text,
-       .metavar = "R",
-       .help = "uniform, zipf:S (S = 0 is uniform), checkpoint (its own router), or a\n"
-               "safetensors file with topk_ids and topk_weights (default: what --input\n"
-               "has, else checkpoint with --checkpoint, else uniform)"},
-      LAYER_OPTION_ENTRIES(options->layer),
+      RUN_OPTION_ENTRIES(*options),
       {.name = "backward", .kind = OPTION_FLAG, .value = &options->backward, .help = "run backward too"},
       {.name = "repeat",
        .kind = OPTION_INT,
@@ -297,12 +155,6 @@ int cmd_run(int argc, char **argv) {
        .min = 1,
        .max = 100000,
        .help = "run N times, show the median, check that the bits stay equal"},
-      {.name = "seed",
-       .kind = OPTION_INT,
-       .value = &options->seed,
-       .metavar = "N",
-       .max = INT64_MAX,
-       .help = "seed of what is generated (default: 0)"},
       {.name = "output",
        .kind = OPTION_TEXT,
        .value = &options->output_path,
@@ -313,15 +165,12 @@ int cmd_run(int argc, char **argv) {
       {0}};
   int code = options_parse(&help, table, argc, argv, &options->config_path, 1);
   if (code != OPTIONS_GO_ON) return code;
-  code = check_options(&run);
-  if (code == EXIT_GOOD) code = run_layer(&run);
+  code = run_layer(&run);
   if (code == EXIT_GOOD) options->json ? run_write_json(&run) : run_print(&run);
   if (run.output != NULL) fclose(run.output);
   if (code != EXIT_GOOD && run.output_is_new) unlink(options->output_path);
   free(run.forward.infos);
   free(run.backward.infos);
-  purr_checkpoint_destroy(run.input);
-  purr_checkpoint_destroy(run.routing_file);
-  layer_close(&run.layer);
+  run_close(&run);
   return code;
 }

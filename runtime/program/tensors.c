@@ -184,7 +184,7 @@ FILE *open_output(const char *command, const char *path, bool *out_is_new) {
   if (descriptor < 0 && errno == EEXIST) descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
   if (file != NULL) return file;
-  fail(command, "give --output a file in a folder that exists and can be written", "'%s' cannot be written: %s", path,
+  fail(command, "name a file in a folder that exists and can be written", "'%s' cannot be written: %s", path,
        strerror(errno));
   if (descriptor >= 0) close(descriptor);
   return NULL;

@@ -37,7 +37,9 @@ static void quantize(purr__pass_t *pass, const purr__bf16_t *from, int64_t from_
                                        .dst_stride = columns,
                                        .num_rows = rows,
                                        .num_columns = columns};
+  const uint64_t start_ns = purr__pass_clock(pass);
   purr__mxfp8_convert(pass->context, &matrix, 1);
+  purr__pass_record(pass, PURR__TRACE_QUANTIZE, start_ns); /* of all threads, told by the caller */
 }
 
 purr__operand_t purr__batch_weight(purr__batch_t *batch, const purr__view_t *view, int64_t expert, int64_t rows,

@@ -107,6 +107,7 @@ static purr_status_t compare_headers(const purr__pass_t *pass, purr_error_t *err
 
 purr_status_t purr__exchange_begin(purr__pass_t *pass, purr__pass_kind_t kind, const purr__view_t *topk_ids,
                                    purr_error_t *err) {
+  uint64_t start_ns = purr__pass_clock(pass);
   rank_header_t *header = symmetric(pass, pass->group->rank, PURR__SYM_HEADER);
   *header = (rank_header_t){.plan_hash = pass->plan->hash,
                             .epoch = pass->group->num_meetings + 1,
@@ -120,8 +121,11 @@ purr_status_t purr__exchange_begin(purr__pass_t *pass, purr__pass_kind_t kind, c
     if (pass->d_output != NULL) gather_hidden(pass, pass->d_output, PURR__SYM_D_OUTPUT);
     if (pass->d_output != NULL) gather_topk_weights(pass, pass->topk_weights);
   }
+  purr__pass_record(pass, pass->group->num_ranks > 1 ? PURR__TRACE_EXCHANGE : PURR__TRACE_SCHEDULE, start_ns);
+  start_ns = purr__pass_clock(pass);
   purr_status_t status = pass->group->ops->barrier(pass->group, NULL, pass_name(kind), err);
   if (status != PURR_STATUS_OK) return status;
+  purr__pass_record(pass, PURR__TRACE_WAIT_PEER, start_ns);
   status = compare_headers(pass, err);
   /* Nobody may start the next call, and overwrite its header, while another still reads this one. */
   if (status != PURR_STATUS_OK) pass->group->ops->barrier(pass->group, NULL, pass_name(kind), NULL);
@@ -130,6 +134,7 @@ purr_status_t purr__exchange_begin(purr__pass_t *pass, purr__pass_kind_t kind, c
 }
 
 void purr__exchange_build_table(purr__pass_t *pass) {
+  const uint64_t start_ns = purr__pass_clock(pass);
   const int num_ranks = pass->group->num_ranks;
   const int32_t **ids = purr__workspace_at(pass->workspace, pass->plan, PURR__WS_RANKS);
   int64_t *num_tokens = (int64_t *)(ids + num_ranks);
@@ -138,11 +143,14 @@ void purr__exchange_build_table(purr__pass_t *pass) {
     num_tokens[r] = ((const rank_header_t *)symmetric(pass, r, PURR__SYM_HEADER))->num_tokens;
   }
   purr__table_build(pass->plan, pass->group->rank, ids, num_tokens, &pass->table);
+  purr__pass_record(pass, PURR__TRACE_SCHEDULE, start_ns);
   purr__pass_lap(pass, PURR_PHASE_SCHEDULE);
 }
 
 purr_status_t purr__exchange_end(purr__pass_t *pass, purr_error_t *err) {
+  const uint64_t start_ns = purr__pass_clock(pass);
   purr_status_t status = pass->group->ops->barrier(pass->group, NULL, "end of a pass", err);
+  purr__pass_record(pass, PURR__TRACE_WAIT_PEER, start_ns);
   purr__pass_lap(pass, PURR_PHASE_EXCHANGE);
   return status;
 }
@@ -187,4 +195,5 @@ purr_status_t purr__host_build_schedule(const purr__schedule_call_t *call, purr_
 const purr__backend_t purr__host_backend = {.name = "host",
                                             .build_schedule = purr__host_build_schedule,
                                             .forward = purr__host_forward,
-                                            .backward = purr__host_backward};
+                                            .backward = purr__host_backward,
+                                            .traces_forward = true};

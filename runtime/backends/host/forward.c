@@ -27,7 +27,8 @@ static void first_half(purr__pass_t *pass, const purr_saved_t *saved, const purr
   purr__run_t run;
   while (purr__table_next_run(&pass->table, minibatch->end, &row, &expert, &run)) {
     const int64_t offset = (run.begin - minibatch->begin) * inner;
-    purr__step_swiglu(pass, gate + offset, up + offset, (run.end - run.begin) * inner, a + offset);
+    purr__step_swiglu(pass, PURR__TRACE_EPILOGUE, gate + offset, up + offset, (run.end - run.begin) * inner,
+                      a + offset);
   }
   purr__pass_lap(pass, PURR_PHASE_GATE_UP);
 }
@@ -52,7 +53,10 @@ static void second_half(purr__pass_t *pass, const purr__minibatch_t *minibatch) 
                                             .k = inner}},
                                .c = y + offset * hidden,
                                .c_dtype = PURR_DTYPE_BF16,
-                               .c_row_stride = hidden});
+                               .c_row_stride = hidden,
+                               .trace = pass->trace,
+                               .trace_kind = PURR__TRACE_DOWN,
+                               .expert = (int32_t)run.expert});
     purr__batch_end_expert(&batch);
     num_rows += m;
   }
@@ -90,6 +94,12 @@ purr_status_t purr__host_forward(const purr__forward_call_t *call, purr_error_t 
   pass.x = &call->x;
   pass.topk_weights = &call->topk_weights;
   if (call->saved != NULL) call->saved->filled = false;
+  if (call->trace != NULL) {
+    void *buffer;
+    purr_status_t status = purr__trace_start(call->trace, purr__num_threads(pass.context), NULL, &buffer, err);
+    if (status != PURR_STATUS_OK) return status;
+    pass.trace = call->trace;
+  }
 
   const bool scheduled = call->schedule != NULL;
   purr_status_t status = purr__exchange_begin(&pass, scheduled ? PURR__PASS_FORWARD_SCHEDULED : PURR__PASS_FORWARD,

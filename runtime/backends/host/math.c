@@ -3,6 +3,7 @@
 
 #include "backends/host/float_mode.h"
 #include "backends/host/kernels.h"
+#include "trace/trace.h"
 
 static bool always_has(void) { return true; }
 
@@ -87,7 +88,7 @@ static int64_t find_problem(const tiling_t *tiling, int64_t task_idx) {
   return low;
 }
 
-static void run_tile(void *arg, int64_t task_idx) {
+static void run_tile(void *arg, int64_t task_idx, int worker_idx) {
   const tiling_t *tiling = arg;
   int64_t problem_idx = find_problem(tiling, task_idx), tile_idx = task_idx - tiling->first_task[problem_idx];
   const purr__gemm_t *gemm = &tiling->problems[problem_idx];
@@ -96,9 +97,19 @@ static void run_tile(void *arg, int64_t task_idx) {
   int64_t num_row_tiles = divide_up(gemm->m, PURR__TILE_M);
   int64_t row_tile = tile_idx % num_row_tiles, column = tile_idx / num_row_tiles * tiling->tile_n;
   int64_t row = row_tile * gemm->m / num_row_tiles, end = (row_tile + 1) * gemm->m / num_row_tiles;
+  const uint64_t start_ns = gemm->trace != NULL ? purr__now_ns() : 0;
   uint64_t saved = purr__float_mode_enter();
   kernels()->gemm_tile(gemm, row, end - row, column, purr__min(tiling->tile_n, gemm->n - column));
   purr__float_mode_leave(saved);
+  if (gemm->trace != NULL)
+    purr__trace_record(gemm->trace, worker_idx,
+                       &(purr__trace_event_t){.begin = start_ns,
+                                              .end = purr__now_ns(),
+                                              .kind = (uint16_t)gemm->trace_kind,
+                                              .rank = -1,
+                                              .expert = gemm->expert,
+                                              .row = (int32_t)row,
+                                              .column = (int32_t)column});
 }
 
 void purr__host_gemm(purr_context_t *context, const purr__gemm_t *problems, int64_t num_problems) {
@@ -110,7 +121,7 @@ void purr__host_gemm(purr_context_t *context, const purr__gemm_t *problems, int6
       tiling.tile_n /= 2;
       num_tasks = count_tasks(&tiling);
     }
-    purr__parallel_for(context, num_tasks, run_tile, &tiling);
+    purr__parallel_for_workers(context, num_tasks, run_tile, &tiling);
   }
 }
 

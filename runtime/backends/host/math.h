@@ -30,6 +30,9 @@ typedef struct purr__gemm {
   int32_t c_dtype;
   int64_t c_row_stride;
   bool accumulate;
+  purr_trace_t *trace; /* gets an event for each tile; NULL = no timeline is wanted */
+  int trace_kind;      /* PURR__TRACE_* */
+  int32_t expert;      /* for it */
 } purr__gemm_t;
 
 /* Runs independent problems (one an expert, say) over the context's threads. m, n or k may be 0: c is then written with

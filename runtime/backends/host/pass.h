@@ -29,13 +29,22 @@ typedef struct purr__pass {
   /* This rank's tensors; at R = 1 rows are pulled straight from them. d_output is NULL in forward. */
   const purr__view_t *x, *d_output, *topk_weights;
   purr__table_t table;
-  const int32_t *ids; /* [T, K] of this rank */
-  uint64_t clock_ns;  /* start of the phase that runs now */
+  const int32_t *ids;  /* [T, K] of this rank */
+  uint64_t clock_ns;   /* start of the phase that runs now */
+  purr_trace_t *trace; /* NULL = no timeline is wanted */
 } purr__pass_t;
 
 void purr__pass_start(purr__pass_t *pass, const purr__call_t *call);
 /* Charges the time since the last call to `phase`. */
 void purr__pass_lap(purr__pass_t *pass, int phase);
+
+/* ---- steps.c: the timeline ---- */
+
+/* purr__parallel_for whose tasks are events of `kind`. */
+void purr__pass_parallel(const purr__pass_t *pass, int kind, int64_t num_tasks, purr__task_fn task, void *arg);
+/* What the calling thread itself did from `start_ns`, which is purr__pass_clock's, until now. */
+void purr__pass_record(const purr__pass_t *pass, int kind, uint64_t start_ns);
+static inline uint64_t purr__pass_clock(const purr__pass_t *pass) { return pass->trace != NULL ? purr__now_ns() : 0; }
 
 /* ---- exchange.c ---- */
 
@@ -71,9 +80,9 @@ void purr__step_push(purr__pass_t *pass, const purr__minibatch_t *minibatch);
 void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, const purr__bf16_t *x,
                         purr__bf16_t *gate, purr__bf16_t *up);
 
-/* a = bf16(silu(g) * u) with the layer's clamp, elementwise. */
-void purr__step_swiglu(const purr__pass_t *pass, const purr__bf16_t *gate, const purr__bf16_t *up, int64_t num_elements,
-                       purr__bf16_t *a);
+/* a = bf16(silu(g) * u) with the layer's clamp, elementwise; an event of `kind`. */
+void purr__step_swiglu(const purr__pass_t *pass, int kind, const purr__bf16_t *gate, const purr__bf16_t *up,
+                       int64_t num_elements, purr__bf16_t *a);
 
 /* The ring rows of a minibatch begin here. */
 static inline int64_t purr__ring_row(const purr__pass_t *pass, const purr__minibatch_t *minibatch) {

@@ -50,7 +50,10 @@ static float *gate_scores(purr__pass_t *pass) {
                                             .k = pass->plan->layer.hidden_size}},
                                .c = z,
                                .c_dtype = PURR_DTYPE_FP32,
-                               .c_row_stride = 1};
+                               .c_row_stride = 1,
+                               .trace = pass->trace,
+                               .trace_kind = PURR__TRACE_SHARED_EPILOGUE,
+                               .expert = -1};
   purr__host_gemm(pass->context, &logits, 1);
   for (int64_t t = 0; t < pass->num_tokens; t++) z[t] = purr__host_sigmoid(z[t]);
   return z;
@@ -73,16 +76,22 @@ const purr__bf16_t *purr__shared_forward(purr__pass_t *pass, purr__bf16_t *gate,
        .segment = {{.a = token_rows(pass->x), .b = weight_rows(&weights->shared_gate), .k = hidden}},
        .c = gate,
        .c_dtype = PURR_DTYPE_BF16,
-       .c_row_stride = inner},
+       .c_row_stride = inner,
+       .trace = pass->trace,
+       .trace_kind = PURR__TRACE_SHARED_GATE_UP,
+       .expert = -1},
       {.m = pass->num_tokens,
        .n = inner,
        .num_segments = 1,
        .segment = {{.a = token_rows(pass->x), .b = weight_rows(&weights->shared_up), .k = hidden}},
        .c = up,
        .c_dtype = PURR_DTYPE_BF16,
-       .c_row_stride = inner}};
+       .c_row_stride = inner,
+       .trace = pass->trace,
+       .trace_kind = PURR__TRACE_SHARED_GATE_UP,
+       .expert = -1}};
   purr__host_gemm(pass->context, gate_up, 2);
-  purr__step_swiglu(pass, gate, up, pass->num_tokens * inner, a);
+  purr__step_swiglu(pass, PURR__TRACE_SHARED_EPILOGUE, gate, up, pass->num_tokens * inner, a);
   const purr__gemm_t down = {
       .m = pass->num_tokens,
       .n = hidden,
@@ -90,11 +99,14 @@ const purr__bf16_t *purr__shared_forward(purr__pass_t *pass, purr__bf16_t *gate,
       .segment = {{.a = purr__rows(a, inner), .b = weight_rows(&weights->shared_down), .k = inner}},
       .c = out,
       .c_dtype = PURR_DTYPE_BF16,
-      .c_row_stride = hidden};
+      .c_row_stride = hidden,
+      .trace = pass->trace,
+      .trace_kind = PURR__TRACE_SHARED_DOWN,
+      .expert = -1};
   purr__host_gemm(pass->context, &down, 1);
   if (pass->plan->layer.shared_gate == PURR_SHARED_GATE_SIGMOID) {
     gate_task_t task = {pass, gate_scores(pass), out};
-    purr__parallel_for(pass->context, num_token_tasks(pass), apply_gate, &task);
+    purr__pass_parallel(pass, PURR__TRACE_SHARED_EPILOGUE, num_token_tasks(pass), apply_gate, &task);
   }
   purr__pass_lap(pass, PURR_PHASE_SHARED);
   return out;

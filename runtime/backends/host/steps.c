@@ -1,6 +1,47 @@
 /* The steps of a minibatch that both passes take, and the final sum. */
 #include "backends/host/pass.h"
 
+/* ---- the timeline ---- */
+
+typedef struct traced_job {
+  purr_trace_t *trace;
+  int kind;
+  purr__task_fn task;
+  void *arg;
+} traced_job_t;
+
+static void record(purr_trace_t *trace, int worker_idx, int kind, uint64_t start_ns, int64_t task_idx) {
+  purr__trace_record(trace, worker_idx,
+                     &(purr__trace_event_t){.begin = start_ns,
+                                            .end = purr__now_ns(),
+                                            .kind = (uint16_t)kind,
+                                            .rank = -1,
+                                            .expert = -1,
+                                            .row = (int32_t)task_idx,
+                                            .column = -1});
+}
+
+static void run_traced(void *arg, int64_t task_idx, int worker_idx) {
+  const traced_job_t *job = arg;
+  const uint64_t start_ns = purr__now_ns();
+  job->task(job->arg, task_idx);
+  record(job->trace, worker_idx, job->kind, start_ns, task_idx);
+}
+
+void purr__pass_parallel(const purr__pass_t *pass, int kind, int64_t num_tasks, purr__task_fn task, void *arg) {
+  traced_job_t job = {pass->trace, kind, task, arg};
+  if (pass->trace != NULL)
+    purr__parallel_for_workers(pass->context, num_tasks, run_traced, &job);
+  else
+    purr__parallel_for(pass->context, num_tasks, task, arg);
+}
+
+void purr__pass_record(const purr__pass_t *pass, int kind, uint64_t start_ns) {
+  if (pass->trace != NULL) record(pass->trace, 0, kind, start_ns, -1);
+}
+
+/* ---- rows ---- */
+
 #define ROWS_PER_TASK 32
 
 typedef struct rows_task {
@@ -32,12 +73,17 @@ static void pull_rows(void *arg, int64_t task_idx) {
   }
 }
 
+/* On one rank nothing travels. */
+static int pull_kind(const purr__pass_t *pass) {
+  return pass->group->num_ranks > 1 ? PURR__TRACE_PULL : PURR__TRACE_GATHER;
+}
+
 void purr__step_pull(purr__pass_t *pass, const purr__minibatch_t *minibatch, purr__pull_what_t what) {
   const int64_t hidden = pass->plan->layer.hidden_size;
   const int region = what == PURR__PULL_X ? PURR__WS_RING_X : PURR__WS_RING_D_OUTPUT;
   rows_task_t task = {pass, minibatch->begin, minibatch->end, purr__ring_at(pass, region, hidden, minibatch), what};
   const int64_t num_rows = minibatch->end - minibatch->begin;
-  purr__parallel_for(pass->context, num_row_tasks(num_rows), pull_rows, &task);
+  purr__pass_parallel(pass, pull_kind(pass), num_row_tasks(num_rows), pull_rows, &task);
   purr__count(pass->context, PURR__COUNT_DISPATCH_BYTES, (uint64_t)(num_rows * hidden) * sizeof(purr__bf16_t));
   purr__pass_lap(pass, PURR_PHASE_DISPATCH);
 }
@@ -62,7 +108,7 @@ void purr__step_push(purr__pass_t *pass, const purr__minibatch_t *minibatch) {
                       .end = minibatch->end,
                       .ring = purr__ring_at(pass, PURR__WS_RING_Y, hidden, minibatch)};
   const int64_t num_rows = minibatch->end - minibatch->begin;
-  purr__parallel_for(pass->context, num_row_tasks(num_rows), push_rows, &task);
+  purr__pass_parallel(pass, PURR__TRACE_PUSH, num_row_tasks(num_rows), push_rows, &task);
   purr__count(pass->context, PURR__COUNT_COMBINE_BYTES, (uint64_t)(num_rows * hidden) * sizeof(purr__bf16_t));
   purr__pass_lap(pass, PURR_PHASE_COMBINE);
 }
@@ -87,7 +133,10 @@ void purr__step_gate_up(purr__pass_t *pass, const purr__minibatch_t *minibatch, 
                                                           .k = hidden}},
                                              .c = results[i] + offset * inner,
                                              .c_dtype = PURR_DTYPE_BF16,
-                                             .c_row_stride = inner});
+                                             .c_row_stride = inner,
+                                             .trace = pass->trace,
+                                             .trace_kind = PURR__TRACE_GATE_UP,
+                                             .expert = (int32_t)run.expert});
     purr__batch_end_expert(&batch);
   }
   purr__batch_finish(&batch);
@@ -109,10 +158,10 @@ static void swiglu(void *arg, int64_t task_idx) {
                     task->limit, task->a + begin);
 }
 
-void purr__step_swiglu(const purr__pass_t *pass, const purr__bf16_t *gate, const purr__bf16_t *up, int64_t num_elements,
-                       purr__bf16_t *a) {
+void purr__step_swiglu(const purr__pass_t *pass, int kind, const purr__bf16_t *gate, const purr__bf16_t *up,
+                       int64_t num_elements, purr__bf16_t *a) {
   swiglu_task_t task = {gate, up, a, num_elements, pass->plan->layer.swiglu_limit};
-  purr__parallel_for(pass->context, (num_elements + ELEMENTS_PER_TASK - 1) / ELEMENTS_PER_TASK, swiglu, &task);
+  purr__pass_parallel(pass, kind, (num_elements + ELEMENTS_PER_TASK - 1) / ELEMENTS_PER_TASK, swiglu, &task);
 }
 
 typedef struct sum_task {
@@ -148,6 +197,6 @@ static void sum_tokens(void *arg, int64_t task_idx) {
 
 void purr__sum_slots(purr__pass_t *pass, const purr__bf16_t *base, bool weighted, const purr__view_t *out) {
   sum_task_t task = {pass, base, purr__source_of(pass, pass->group->rank).slots, weighted, out};
-  purr__parallel_for(pass->context, num_row_tasks(pass->num_tokens), sum_tokens, &task);
+  purr__pass_parallel(pass, PURR__TRACE_SLOT_SUM, num_row_tasks(pass->num_tokens), sum_tokens, &task);
   purr__pass_lap(pass, PURR_PHASE_SUM);
 }
