@@ -214,10 +214,11 @@ static void add_text(purr__text_t *text, const summary_t *summary) {
   const purr__timeline_t *timeline = summary->timeline;
   purr__text_add(text, "Timeline of layer %s: ", timeline->layer);
   add_time(text, 0, timeline->length);
-  purr__text_add(text, ", %d rank%s, %lld %s%s, %lld events on %lld tracks\n\n", timeline->num_ranks,
+  purr__text_add(text, ", %d rank%s, %lld %s%s, %lld event%s on %lld track%s\n\n", timeline->num_ranks,
                  timeline->num_ranks == 1 ? "" : "s", (long long)timeline->num_processors,
                  timeline->is_host ? "thread" : "SM", timeline->num_processors == 1 ? "" : "s",
-                 (long long)timeline->num_spans, (long long)timeline->num_lanes);
+                 (long long)timeline->num_spans, timeline->num_spans == 1 ? "" : "s", (long long)timeline->num_lanes,
+                 timeline->num_lanes == 1 ? "" : "s");
   add_kinds(text, summary);
   add_processors(text, summary);
   add_warnings(text, timeline);

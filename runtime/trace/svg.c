@@ -215,8 +215,9 @@ static void add_stripes(const picture_t *picture) {
   }
 }
 
-/* How many processors of a rank compute, and how many communicate, at each pixel. */
-static void count_work(picture_t *picture, int64_t first, int64_t end) {
+/* How many processors of a rank compute, and how many communicate, at each pixel. Returns whether any communicates. */
+static bool count_work(picture_t *picture, int64_t first, int64_t end) {
+  bool any = false;
   memset(picture->computing, 0, PLOT_WIDTH * sizeof *picture->computing);
   memset(picture->communicating, 0, PLOT_WIDTH * sizeof *picture->communicating);
   for (int64_t p = first; p < end; p++) {
@@ -231,8 +232,10 @@ static void count_work(picture_t *picture, int64_t first, int64_t end) {
       }
       picture->computing[x] += computes;
       picture->communicating[x] += communicates;
+      any = any || communicates;
     }
   }
+  return any;
 }
 
 static void add_curve(const picture_t *picture, const int32_t *counts, int64_t most, int top, const char *style) {
@@ -254,16 +257,21 @@ static void add_charts(picture_t *picture) {
     const int rank = timeline->processors[first].rank;
     const int top = picture->tops[first] - GAP - CHART_HEIGHT;
     for (end = first; end < timeline->num_processors && timeline->processors[end].rank == rank;) end++;
-    count_work(picture, first, end);
+    const bool communicates = count_work(picture, first, end);
     add_curve(picture, picture->computing, end - first, top, "fill=\"#2f6fb5\" fill-opacity=\"0.55\"");
-    add_curve(picture, picture->communicating, end - first, top,
-              "fill=\"none\" stroke=\"#e0762f\" stroke-width=\"1.5\"");
-    purr__text_add(text,
-                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" font-weight=\"bold\">rank %d</text>"
-                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#2f6fb5\">computing</text>"
-                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#e0762f\">communic.</text>"
-                   "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#777777\">of %lld</text>\n",
-                   LEFT - 6, top + 10, rank, LEFT - 6, top + 24, LEFT - 6, top + 38, LEFT - 6, top + 52,
+    if (communicates)
+      add_curve(picture, picture->communicating, end - first, top,
+                "fill=\"none\" stroke=\"#e0762f\" stroke-width=\"1.5\"");
+    const struct {
+      const char *style, *text;
+    } lines[] = {{"fill=\"#2f6fb5\"", "computing"}, {"fill=\"#e0762f\"", "communic."}};
+    purr__text_add(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" font-weight=\"bold\">rank %d</text>\n", LEFT - 6,
+                   top + 10, rank);
+    int y = top + 24;
+    for (int i = 0; i < 1 + communicates; i++, y += 14)
+      purr__text_add(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" %s>%s</text>\n", LEFT - 6, y, lines[i].style,
+                     lines[i].text);
+    purr__text_add(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"#777777\">of %lld</text>\n", LEFT - 6, y,
                    (long long)(end - first));
   }
 }

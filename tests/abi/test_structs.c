@@ -158,6 +158,7 @@ static const purr_context_desc_t context_desc = PURR_CONTEXT_DESC_INIT;
 static const purr_group_desc_t group_desc = {sizeof(purr_group_desc_t), 1, 0};
 static const purr_plan_desc_t plan_desc = PURR_PLAN_DESC_INIT;
 static const purr_workspace_desc_t workspace_desc = PURR_WORKSPACE_DESC_INIT;
+static const purr_trace_desc_t trace_desc = PURR_TRACE_DESC_INIT;
 static const purr_allocator_t allocator = {sizeof(purr_allocator_t), 0, plain_allocate, plain_release, NULL};
 static const purr_device_allocator_t device_allocator = {sizeof(purr_device_allocator_t), 0, no_device_memory,
                                                          no_device_release, NULL};
@@ -222,6 +223,13 @@ static purr_status_t create_workspace(const void *desc, purr_error_t *err) {
   return status;
 }
 
+static purr_status_t create_trace(const void *desc, purr_error_t *err) {
+  purr_trace_t *trace = NULL;
+  purr_status_t status = purr_trace_create(f.plan, desc, &trace, err);
+  purr_trace_destroy(trace);
+  return status;
+}
+
 static purr_status_t run_forward(const void *args, purr_error_t *err) {
   return purr_forward(f.plan, f.workspace, args, err);
 }
@@ -283,6 +291,7 @@ static const struct {
     READS(purr_tensor_t, &f.x, END_OF(purr_tensor_t, shape), give_x),
     READS(purr_tensor_t, &f.ids, END_OF(purr_tensor_t, shape), give_ids),
     READS(purr_workspace_desc_t, &workspace_desc, 8, create_workspace),
+    READS(purr_trace_desc_t, &trace_desc, 8, create_trace),
     READS(purr_forward_args_t, &f.forward, END_OF(purr_forward_args_t, output), run_forward),
     READS(purr_backward_args_t, &f.backward, END_OF(purr_backward_args_t, d_output), run_backward),
     READS(purr_tensor_t, &f.quantized, END_OF(purr_tensor_t, scales), size_scales),

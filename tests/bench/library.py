@@ -67,7 +67,7 @@ class purr_forward_args_t(Struct):
         u32 reserved
         pointer weights
         tensor x topk_ids topk_weights output
-        pointer schedule saved result stream""", tensor=POINTER(purr_tensor_t))
+        pointer schedule saved result stream trace""", tensor=POINTER(purr_tensor_t))
 
 
 STRUCTS = [purr_error_t, purr_counters_t, purr_layer_desc_t, purr_tensor_t, purr_plan_desc_t, purr_weights_desc_t,

@@ -5,13 +5,13 @@ version=$(sed -n 's/^#define PURR_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$SOURCE_
 run 0 --version
 says out "purr $version"
 run 0 --help
-for command in run verify bench plan config; do says out "  $command "; done
+for command in run verify bench trace plan config; do says out "  $command "; done
 says out "exit codes: 0 good, 1 a check failed, 2 bad usage or input"
 cp "$work/out" "$work/top"
 run 0 help
 cmp -s "$work/out" "$work/top" || complain "purr help differs from purr --help"
 
-for command in run verify bench plan config; do
+for command in run verify bench trace plan config; do
   run 0 "$command" --help
   says out "usage: purr $command"
   says out "options:"

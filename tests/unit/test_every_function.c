@@ -69,6 +69,7 @@ static struct {
   purr_checkpoint_layer_t *layer;
   purr_package_t *package;
   void *block; /* of purr_memory_allocate */
+  purr_trace_t *trace;
 } world;
 
 static uint16_t mxfp8_source[32 * 64];
@@ -105,6 +106,8 @@ static void open_world(void) {
   CU_ASSERT_EQUAL_FATAL(
       purr_schedule_build(world.rank.schedule, world.rank.workspace, &world.rank.tensor.ids, NULL, &err),
       PURR_STATUS_OK);
+  CU_ASSERT_EQUAL_FATAL(purr_trace_create(world.plan, NULL, &world.trace, &err), PURR_STATUS_OK);
+  world.rank.forward.trace = world.trace;
   CU_ASSERT_EQUAL_FATAL(test_rank_forward(&world.rank, &err), PURR_STATUS_OK);
   CU_ASSERT_EQUAL_FATAL(purr_checkpoint_open(world.context, CHECKPOINT, &world.checkpoint, &err), PURR_STATUS_OK);
   CU_ASSERT_EQUAL_FATAL(purr_checkpoint_load_layer(world.checkpoint, -1, 0, 1, &world.layer, &err), PURR_STATUS_OK);
@@ -113,6 +116,7 @@ static void open_world(void) {
 }
 
 static void close_world(void) {
+  purr_trace_destroy(world.trace);
   purr_memory_release(world.plan, world.block, 64);
   purr_package_destroy(world.package);
   purr_checkpoint_layer_destroy(world.layer);
@@ -269,6 +273,21 @@ CALL(purr_result_tokens_per_expert) {
   int64_t counts[4];
   return purr_result_tokens_per_expert(world.rank.result, counts, 4, &err);
 }
+CALL(purr_trace_query) {
+  uint64_t bytes;
+  return purr_trace_query(world.plan, NULL, &bytes, &err);
+}
+CALL(purr_trace_create) { CREATE(purr_trace_t, trace, purr_trace_create(world.plan, NULL, &out, &err)); }
+static purr_status_t write_trace(int32_t format) {
+  const purr_trace_t *traces[] = {world.trace};
+  DESCRIBE(purr_trace_write(traces, 1, format, buffer, capacity, &length, &err));
+}
+CALL(purr_trace_write) {
+  purr_status_t status = PURR_STATUS_OK;
+  for (int32_t format = PURR_TRACE_TEXT; format <= PURR_TRACE_SVG && status == PURR_STATUS_OK; format++)
+    status = write_trace(format);
+  return status;
+}
 CALL(purr_schedule_create) { CREATE(purr_schedule_t, schedule, purr_schedule_create(world.plan, &out, &err)); }
 CALL(purr_schedule_build) {
   return purr_schedule_build(world.rank.schedule, world.rank.workspace, &world.rank.tensor.ids, NULL, &err);
@@ -342,6 +361,7 @@ DESTROY(weights, world.rank.weights)
 DESTROY(workspace, world.rank.workspace)
 DESTROY(saved, world.rank.saved)
 DESTROY(result, world.rank.result)
+DESTROY(trace, world.trace)
 DESTROY(schedule, world.rank.schedule)
 DESTROY(checkpoint_layer, world.layer)
 DESTROY(checkpoint, world.checkpoint)
@@ -410,6 +430,10 @@ static const struct {
     ROW(purr_result_query, HANDLE),
     ROW(purr_result_tokens_per_expert, HANDLE),
     ROW(purr_result_destroy, PLAIN),
+    ROW(purr_trace_query, HANDLE),
+    ROW(purr_trace_create, HANDLE),
+    ROW(purr_trace_write, HANDLE),
+    ROW(purr_trace_destroy, PLAIN),
     ROW(purr_schedule_create, HANDLE),
     ROW(purr_schedule_build, HANDLE),
     ROW(purr_schedule_get_view, HANDLE),
@@ -614,6 +638,7 @@ static void null_handles_are_refused(void) {
       purr_workspace_t *const workspace = world.rank.workspace;
       purr_schedule_t *const schedule = world.rank.schedule;
       purr_result_t *const result = world.rank.result;
+      purr_trace_t *const trace = world.trace;
       world.context = NULL;
       world.config = NULL;
       world.plan = NULL;
@@ -624,6 +649,7 @@ static void null_handles_are_refused(void) {
       world.rank.workspace = NULL;
       world.rank.schedule = NULL;
       world.rank.result = NULL;
+      world.trace = NULL;
       const purr_status_t got = call(f);
       world.context = context;
       world.config = config;
@@ -635,6 +661,7 @@ static void null_handles_are_refused(void) {
       world.rank.workspace = workspace;
       world.rank.schedule = schedule;
       world.rank.result = result;
+      world.trace = trace;
       const bool refuses = (functions[f].traits & HANDLE) != 0;
       expect("without a handle", f, refuses ? PURR_STATUS_INVALID_ARGUMENT : PURR_STATUS_OK, got);
       if (refuses) CU_ASSERT_PTR_NOT_NULL(strstr(err.message, "NULL"));

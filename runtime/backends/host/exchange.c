@@ -125,7 +125,7 @@ purr_status_t purr__exchange_begin(purr__pass_t *pass, purr__pass_kind_t kind, c
   start_ns = purr__pass_clock(pass);
   purr_status_t status = pass->group->ops->barrier(pass->group, NULL, pass_name(kind), err);
   if (status != PURR_STATUS_OK) return status;
-  purr__pass_record(pass, PURR__TRACE_WAIT_PEER, start_ns);
+  if (pass->group->num_ranks > 1) purr__pass_record(pass, PURR__TRACE_WAIT_PEER, start_ns);
   status = compare_headers(pass, err);
   /* Nobody may start the next call, and overwrite its header, while another still reads this one. */
   if (status != PURR_STATUS_OK) pass->group->ops->barrier(pass->group, NULL, pass_name(kind), NULL);
@@ -150,7 +150,7 @@ void purr__exchange_build_table(purr__pass_t *pass) {
 purr_status_t purr__exchange_end(purr__pass_t *pass, purr_error_t *err) {
   const uint64_t start_ns = purr__pass_clock(pass);
   purr_status_t status = pass->group->ops->barrier(pass->group, NULL, "end of a pass", err);
-  purr__pass_record(pass, PURR__TRACE_WAIT_PEER, start_ns);
+  if (pass->group->num_ranks > 1) purr__pass_record(pass, PURR__TRACE_WAIT_PEER, start_ns);
   purr__pass_lap(pass, PURR_PHASE_EXCHANGE);
   return status;
 }
