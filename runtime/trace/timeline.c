@@ -16,8 +16,8 @@ const char *const purr__trace_roles[PURR__NUM_TRACE_ROLES] = {
 #include "kernels/trace.def"
 };
 
-/* Longer than any call: sums of such times stay far from overflow, and are exact in a double. */
-#define MAX_NS ((uint64_t)1 << 50)
+/* Nearly five hours, longer than any call: the sum over all tracks stays far from overflow. */
+#define MAX_NS ((uint64_t)1 << 44)
 
 /* One track of one image, and the line through its two anchors. */
 typedef struct source {
@@ -67,7 +67,7 @@ static purr_status_t check_track(const purr__trace_header_t *header, const purr_
   if (track->clock_end < track->clock_begin || track->ns_end < track->ns_begin)
     return garbled(err, rank, "a track ends before it begins");
   if (track->ns_end - track->ns_begin > MAX_NS || track->clock_end - track->clock_begin > 16 * MAX_NS)
-    return garbled(err, rank, "a track lasts for weeks");
+    return garbled(err, rank, "a track lasts for hours");
   return PURR_STATUS_OK;
 }
 
@@ -136,7 +136,7 @@ static purr_status_t collect(reader_t *reader, int image_idx, purr_error_t *err)
     return purr__fail(err, PURR_STATUS_INVALID_STATE,
                       "nothing was recorded for rank %d; run a forward with its trace, and wait until it is done",
                       image->rank);
-  if (end - begin > MAX_NS) return garbled(err, image->rank, "its tracks lie weeks apart");
+  if (end - begin > MAX_NS) return garbled(err, image->rank, "its tracks lie hours apart");
   set_pace(reader->sources + first, reader->num_sources - first);
   reader->image_begin[image_idx] = begin;
   reader->image_end[image_idx] = end;
@@ -190,8 +190,10 @@ static void convert(const source_t *source, uint64_t origin, purr__span_t *spans
   const int64_t begin = (int64_t)(track->ns_begin - origin);
   for (uint32_t i = 0; i < track->num_events; i++) {
     const purr__trace_event_t *event = &source->events[i];
-    const double from = (double)(event->begin - track->clock_begin) * source->ns_per_clock;
-    const double to = (double)(event->end - track->clock_begin) * source->ns_per_clock;
+    double from = (double)(event->begin - track->clock_begin) * source->ns_per_clock;
+    double to = (double)(event->end - track->clock_begin) * source->ns_per_clock;
+    if (to > (double)MAX_NS) to = (double)MAX_NS; /* a pace from other tracks may lead anywhere */
+    if (from > to) from = to;
     spans[i] = (purr__span_t){.begin = begin + (int64_t)(from + 0.5),
                               .end = begin + (int64_t)(to + 0.5),
                               .kind = event->kind,
@@ -269,6 +271,7 @@ static purr_status_t build(const reader_t *reader, const uint64_t *origins, purr
     flatten(lane, open);
     out->num_spans += lane->num_spans;
     out->length = purr__max(out->length, (int64_t)(source->track->ns_end - origin));
+    for (int64_t j = 0; j < lane->num_spans; j++) out->length = purr__max(out->length, lane->spans[j].end);
   }
   out->num_lanes = reader->num_sources;
   if (status == PURR_STATUS_OK) {
@@ -303,7 +306,7 @@ purr_status_t purr__timeline_read(purr_context_t *context, const purr__trace_ima
     out->was_aligned = choose_origins(&reader, origins);
     for (int i = 0; status == PURR_STATUS_OK && i < num_images; i++)
       if (reader.image_end[i] - origins[i] > MAX_NS)
-        status = garbled(err, images[i].rank, "it lies weeks apart from another rank's");
+        status = garbled(err, images[i].rank, "it lies hours apart from another rank's");
     out->num_unfinished = reader.num_unfinished;
     out->num_dropped = reader.num_dropped;
     if (status == PURR_STATUS_OK) status = build(&reader, origins, out, err);

@@ -479,7 +479,7 @@ static void damage_is_refused(void) {
   DAMAGED(track->role, PURR__NUM_TRACE_ROLES, "unknown role");
   DAMAGED(track->clock_end, track->clock_begin - 1, "ends before it begins");
   DAMAGED(track->ns_end, track->ns_begin - 1, "ends before it begins");
-  DAMAGED(track->ns_end, UINT64_MAX, "lasts for weeks");
+  DAMAGED(track->ns_end, UINT64_MAX, "lasts for hours");
   DAMAGED(event->kind, PURR__NUM_TRACE_KINDS, "unknown kind");
   DAMAGED(event->end, event->begin - 1, "outside its track");
   DAMAGED(event->begin, track->clock_begin - 1, "outside its track");
@@ -502,7 +502,8 @@ static void garbage_does_no_harm(void) {
     for (int j = 0; j < 1 + i % 5; j++) {
       unsigned char *bytes = (unsigned char *)buffer.header;
       const uint64_t at = first + test_random_bits(&random) % (buffer.bytes - first);
-      bytes[at] = i % 3 ? (unsigned char)test_random_bits(&random) : (unsigned char)(bytes[at] ^ 1 << i % 8);
+      const unsigned byte = i % 3 ? (unsigned)test_random_bits(&random) : bytes[at] ^ 1u << i % 8;
+      bytes[at] = (unsigned char)(byte & 0xFF);
     }
     purr__timeline_t timeline;
     const purr_status_t status = read_one(&buffer, &timeline);
