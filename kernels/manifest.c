@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
   if (argc < 4) return fail("usage: purr_manifest OUT.json PRODUCER CUBIN...");
   if (purr_context_create(NULL, &context, NULL) != PURR_STATUS_OK) return fail("out of memory");
   purr__text_t text = {.context = context};
-  purr__text_add(&text, "{\n  \"format\": %d,\n  \"name\": \"purr\",\n  \"producer\": ", PURR__MANIFEST_FORMAT);
+  purr__text_add(&text, "{\n  \"format\": %d,\n  \"name\": \"purr\",\n  \"producer\": ", PURR__MANIFEST_FORMAT_LAYERS);
   purr__text_add_json_string(&text, argv[2]);
   purr__text_add(&text, ",\n  \"images\": [");
   int failed = 0;

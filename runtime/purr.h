@@ -997,6 +997,196 @@ PURR_API purr_status_t purr_context_add_package(purr_context_t *context, purr_pa
 PURR_API purr_status_t purr_cubin_describe(purr_context_t *context, const char *path, int32_t format, char *buffer,
                                            uint64_t capacity, uint64_t *out_length, purr_error_t *err);
 
+/* --------------------------------------------------------------------------------------------------- Triton kernels
+ * Kernels that the Triton compiler made (3.2 and newer), loaded and launched without Python. What can be checked is
+ * checked, and said in a sentence, before a kernel runs: the arguments against their types and against the promises
+ * that the kernel was compiled with, and all of it against the parameters that the binary itself declares.
+ *
+ *   open     purr_kernel_open: a package made by kernels/triton/export.py, which knows the names and types of
+ * arguments, or the .json and .cubin that Triton leaves in its cache bind     purr_launcher_create: loads the kernel on
+ * a device; then purr_launcher_set_* for each argument launch   purr_launcher_launch: enqueues, allocates nothing, can
+ * be captured in a graph */
+
+/* A Triton kernel with all its variants: types, promises, constants, architectures. Immutable. */
+typedef struct purr_kernel purr_kernel_t;
+
+/* Which kernel, and where from: `path`, `package`, or `metadata` and `cubin`. */
+typedef struct purr_kernel_desc {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char *path; /* a package; a <name>.json of Triton's with <name>.cubin beside it; a folder of those */
+  const purr_package_t *package; /* an open one; may be destroyed after */
+  const void *metadata;          /* the text of a <name>.json, host memory, not kept */
+  uint64_t metadata_bytes;
+  const void *cubin; /* its image, host memory, copied */
+  uint64_t cubin_bytes;
+  const char *name; /* of the Python function; NULL = the only one there is */
+  /* The arguments, where no manifest names them, in order and with commas between: Triton's types, with what addresses
+   * and integers are divisible by, or constants; each with or without a name, for example
+   * "x=*fp32:16, n=i32, BLOCK=1024". NULL: only their sizes are known, and their names are their numbers. */
+  const char *signature;
+  /* The sides of the grid, where no manifest has them, all or none: sums of numbers and integer arguments with
+   * + - * / % cdiv(a, b) min(a, b) max(a, b), for example "cdiv(n, BLOCK)". */
+  const char *grid[3];
+} purr_kernel_desc_t;
+#define PURR_KERNEL_DESC_INIT                                                                     \
+  {                                                                                               \
+    sizeof(purr_kernel_desc_t), 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, { NULL, NULL, NULL } \
+  }
+
+/* Opens a kernel and checks every variant against its image. No GPU is needed.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, IO, PACKAGE, MISSING_KERNEL,
+ * INCOMPATIBLE_BINARY, UNSUPPORTED, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_kernel_open(purr_context_t *context, const purr_kernel_desc_t *desc,
+                                        purr_kernel_t **out_kernel, purr_error_t *err);
+
+/* What an argument is. */
+enum {
+  PURR_ARGUMENT_UNKNOWN = 0,    /* so many bytes: of a kernel without manifest and signature */
+  PURR_ARGUMENT_POINTER = 1,    /* set_pointer or set_tensor */
+  PURR_ARGUMENT_INTEGER = 2,    /* set_integer; booleans are 0 and 1 */
+  PURR_ARGUMENT_REAL = 3,       /* set_real */
+  PURR_ARGUMENT_DESCRIPTOR = 4, /* set_tensor */
+  PURR_ARGUMENT_CONSTANT = 5,   /* compiled in; setting it chooses among the variants */
+  PURR_ARGUMENT_MAP = 6,        /* set_bytes: a CUtensorMap of the caller's */
+};
+
+typedef struct purr_kernel_argument {
+  uint32_t struct_size;
+  int32_t kind;         /* PURR_ARGUMENT_*, of the first variant that does not have it as a constant */
+  const char *name;     /* lives as long as the kernel, and so do the next two */
+  const char *type;     /* Triton's word: "*fp32" */
+  const char *constant; /* of a CONSTANT: as text, of the first variant; else NULL */
+  int32_t dtype;        /* PURR_DTYPE_* of the number, or of what a pointer or descriptor leads to; NONE if unknown */
+  int32_t num_bytes;    /* of the parameter; 0 for descriptors and constants */
+  int32_t divisible_by; /* the least that any variant promises */
+  int32_t reserved;
+} purr_kernel_argument_t;
+
+/* Number of arguments of the Python function, constants included (0 for NULL).
+ * Threads: any. Collective: no. Since 0.1. */
+PURR_API int32_t purr_kernel_num_arguments(const purr_kernel_t *kernel);
+
+/* Describes an argument; set out_argument->struct_size first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_kernel_get_argument(const purr_kernel_t *kernel, int32_t index,
+                                                purr_kernel_argument_t *out_argument, purr_error_t *err);
+
+/* The number of an argument by its name.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT (there is none, with the nearest), FORKED. Since 0.1. */
+PURR_API purr_status_t purr_kernel_find_argument(const purr_kernel_t *kernel, const char *name, int32_t *out_index,
+                                                 purr_error_t *err);
+
+/* Prints the kernel: arguments, and for each variant what it was compiled for, needs and was promised.
+ * @param format                        PURR_FORMAT_*
+ * @param buffer, capacity, out_length  as in purr_config_write.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
+ */
+PURR_API purr_status_t purr_kernel_describe(const purr_kernel_t *kernel, int32_t format, char *buffer,
+                                            uint64_t capacity, uint64_t *out_length, purr_error_t *err);
+
+/* Launchers of it keep it alive.  Threads: any. Collective: no. Since 0.1. */
+PURR_API void purr_kernel_destroy(purr_kernel_t *kernel);
+
+/* A kernel on one device, with the arguments of its next launch. They stay set from launch to launch. */
+typedef struct purr_launcher purr_launcher_t;
+
+/* Loads every variant of the kernel that the device can run, unless that was done before; launches then load nothing.
+ * @param device  CUDA device number; -1 = the one whose context is current on this thread, else the first.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_BINARY (compiled for other devices),
+ * UNSUPPORTED (it needs more than the device has), IO, PACKAGE, NO_DEVICE, CUDA, DEVICE_LOST, OUT_OF_HOST_MEMORY,
+ * FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_create(purr_kernel_t *kernel, int32_t device, purr_launcher_t **out_launcher,
+                                            purr_error_t *err);
+
+/* Sets an argument to a device address.
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT (no variant takes it: the kind, NULL,
+ * or the alignment that was promised; the argument keeps its value), FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_set_pointer(purr_launcher_t *launcher, int32_t index, const void *address,
+                                                 purr_error_t *err);
+
+/* Sets an integer or boolean argument, or says which constant is wanted. The value must fit the argument's type and be
+ * a multiple of what was promised. Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT,
+ * FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_set_integer(purr_launcher_t *launcher, int32_t index, int64_t value,
+                                                 purr_error_t *err);
+
+/* Sets a floating-point argument, rounded to its type: fp32 to nearest, fp16 to nearest even, bf16 toward zero as
+ * Triton itself does. Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since
+ * 0.1. */
+PURR_API purr_status_t purr_launcher_set_real(purr_launcher_t *launcher, int32_t index, double value,
+                                              purr_error_t *err);
+
+/* Sets an argument to bytes, exactly as many as its parameter has; nothing else is checked.
+ * @param bytes  host memory, copied.
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_set_bytes(purr_launcher_t *launcher, int32_t index, const void *bytes,
+                                               uint32_t num_bytes, purr_error_t *err);
+
+/* Flags of purr_launcher_set_tensor, for descriptors. */
+enum {
+  PURR_DESCRIPTOR_NAN = 1,  /* what is read outside of the tensor is NaN, not 0 */
+  PURR_DESCRIPTOR_TF32 = 2, /* fp32 elements are rounded to TF32 on the way */
+};
+
+/* Sets a pointer argument to a tensor's data, its element type checked, or a tensor descriptor, which the library
+ * encodes (the last few of each argument are kept). The tensor struct is not kept, the memory must stay.
+ * @param tensor  device memory, 1 to 4 dimensions; for a descriptor rows at multiples of 16 bytes, the last stride 1.
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, FORKED.
+ * Since 0.1. */
+PURR_API purr_status_t purr_launcher_set_tensor(purr_launcher_t *launcher, int32_t index, const purr_tensor_t *tensor,
+                                                uint32_t flags, purr_error_t *err);
+
+/* Forgets an argument's value.
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_unset(purr_launcher_t *launcher, int32_t index, purr_error_t *err);
+
+/* Sets the grid in Triton's programs, as in kernel[grid]; clusters multiply it. It goes before the rule of the
+ * manifest; three zeros go back to that. Threads: one thread per launcher. Collective: no. Returns: OK,
+ * INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_set_grid(purr_launcher_t *launcher, uint32_t x, uint32_t y, uint32_t z,
+                                              purr_error_t *err);
+
+/* Gives the kernel its scratch memory, of which purr_launcher_query says how much a launch needs. It must be free for
+ * the kernel from launch to end.
+ * @param memory, bytes  device memory at a multiple of scratch_align; NULL and 0 = none.
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_set_scratch(purr_launcher_t *launcher, void *memory, uint64_t bytes,
+                                                 purr_error_t *err);
+
+/* What the next launch will be. */
+typedef struct purr_launcher_info {
+  uint32_t struct_size;
+  int32_t device;
+  int32_t variant;      /* its number in purr_kernel_describe, from 0 */
+  uint32_t grid[3];     /* thread blocks, clusters counted in */
+  uint32_t num_threads; /* of a block */
+  uint32_t cluster[3];
+  uint32_t shared_bytes;  /* dynamic */
+  int32_t num_registers;  /* of a thread */
+  uint64_t scratch_bytes; /* needed; 0 = none */
+  uint32_t scratch_align;
+  int32_t is_cooperative;
+  int32_t may_overlap; /* programmatic dependent launch */
+  int32_t reserved;
+} purr_launcher_info_t;
+
+/* Chooses the variant for the arguments as they are set, the most special one first, and says how it will be launched.
+ * @param out_info  set its struct_size first.
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE (an argument or the
+ * grid is not set), FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_query(purr_launcher_t *launcher, purr_launcher_info_t *out_info,
+                                           purr_error_t *err);
+
+/* Enqueues the kernel. A grid with a 0 in it is legal and launches nothing.
+ * @param stream  CUstream of the launcher's device; NULL = the default stream.
+ * Threads: one thread per launcher; several launchers of a kernel may launch at once. Collective: no. Returns: OK,
+ * INVALID_ARGUMENT, INVALID_STATE, BUFFER_TOO_SMALL (scratch), CUDA, DEVICE_LOST, FORKED. Since 0.1. */
+PURR_API purr_status_t purr_launcher_launch(purr_launcher_t *launcher, void *stream, purr_error_t *err);
+
+/* Work that was enqueued goes on.  Threads: any, with no call in flight. Collective: no. Since 0.1. */
+PURR_API void purr_launcher_destroy(purr_launcher_t *launcher);
+
 /* -------------------------------------------------------------------------------------------------------- diagnosis */
 
 /* Looks at everything that GPU backends need, and says what works, what does not and what to do about it: library,

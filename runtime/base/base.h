@@ -63,6 +63,8 @@ typedef enum purr__kind {
   PURR__CHECKPOINT_LAYER,
   PURR__PACKAGE,
   PURR__TRACE,
+  PURR__KERNEL,
+  PURR__LAUNCHER,
 } purr__kind_t;
 
 typedef struct purr__object {

@@ -278,6 +278,10 @@ static const char *kind_name(purr__kind_t kind) {
       return "checkpoint";
     case PURR__CHECKPOINT_LAYER:
       return "checkpoint layer";
+    case PURR__KERNEL:
+      return "kernel";
+    case PURR__LAUNCHER:
+      return "launcher";
   }
   return "object";
 }

@@ -111,8 +111,11 @@ enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum {
   CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
   CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+  CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
   CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
 };
+
+enum { CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1 };
 
 typedef union CUlaunchAttributeValue {
   char pad[64];
@@ -120,6 +123,7 @@ typedef union CUlaunchAttributeValue {
   struct {
     unsigned x, y, z;
   } clusterDim;
+  int clusterSchedulingPolicyPreference;
   int programmaticStreamSerializationAllowed;
 } CUlaunchAttributeValue;
 

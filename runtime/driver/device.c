@@ -274,7 +274,7 @@ purr_status_t purr__device_check_pointer(purr__device_t *device, const void *add
 purr_status_t purr__device_launch(purr__device_t *device, CUfunction function, const purr__launch_t *launch,
                                   const void *const *params, purr_error_t *err) {
   if (launch->grid[0] == 0 || launch->grid[1] == 0 || launch->grid[2] == 0) return PURR_STATUS_OK;
-  CUlaunchAttribute attributes[3];
+  CUlaunchAttribute attributes[4];
   unsigned num_attributes = 0;
   if (launch->is_cooperative)
     attributes[num_attributes++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
@@ -282,6 +282,10 @@ purr_status_t purr__device_launch(purr__device_t *device, CUfunction function, c
     attributes[num_attributes++] =
         (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                             .value.clusterDim = {launch->cluster[0], launch->cluster[1], launch->cluster[2]}};
+  if (launch->spreads_clusters)
+    attributes[num_attributes++] =
+        (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+                            .value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD};
   if (launch->may_overlap)
     attributes[num_attributes++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                                        .value.programmaticStreamSerializationAllowed = 1};

@@ -120,6 +120,7 @@ typedef struct purr__launch {
   uint32_t threads;
   uint32_t cluster[3];   /* 0 = none, or the one that is compiled in */
   uint32_t shared_bytes; /* dynamic */
+  bool spreads_clusters; /* over the SMs of the device, as Triton's are; needs a cluster */
   bool is_cooperative;   /* all blocks resident at once, or refused */
   bool may_overlap;      /* may start before the kernel in front of it ends; it waits for it itself */
   CUstream stream;

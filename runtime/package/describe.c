@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "package/triton_spec.h"
+
 purr_status_t purr__check_format(int32_t format, purr_error_t *err) {
   if (format == PURR_FORMAT_TEXT || format == PURR_FORMAT_JSON) return PURR_STATUS_OK;
   return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
@@ -144,8 +146,29 @@ static void describe_kernel_text(const purr__manifest_kernel_t *kernel, purr__ar
     purr__text_add(text, "%-9s", "-");
   purr__text_add(text, "  ");
   add_rules(kernel, "", text);
-  if (kernel->num_rules == 0) purr__text_add(text, "any shape");
+  if (kernel->triton != NULL)
+    purr__text_add(text, "%d arguments of %s", kernel->triton->num_arguments, kernel->triton->kernel);
+  else if (kernel->num_rules == 0)
+    purr__text_add(text, "any shape");
   purr__text_add(text, "\n");
+}
+
+static void add_triton_json(const purr__triton_spec_t *spec, purr__text_t *text) {
+  purr__text_add(text, ", \"triton\": {\"kernel\": \"%s\", \"version\": \"%s\", \"arguments\": [", spec->kernel,
+                 spec->version_text);
+  for (int i = 0; i < spec->num_arguments; i++) {
+    const purr__triton_argument_t *argument = &spec->arguments[i];
+    purr__text_add(text, "%s{", i > 0 ? ", " : "");
+    add_key_string(text, "name", argument->name);
+    purr__text_add(text, ", ");
+    add_key_string(text, "type", argument->type);
+    purr__text_add(text, ", \"divisible_by\": %d, ", argument->divisible_by);
+    if (argument->constant == PURR__TRITON_NO_CONSTANT)
+      purr__text_add(text, "\"constant\": null}");
+    else
+      add_key_string(text, "constant", argument->constant_text), purr__text_add(text, "}");
+  }
+  purr__text_add(text, "]}");
 }
 
 static void describe_kernel_json(const purr__manifest_kernel_t *kernel, const purr__cubin_kernel_t *found,
@@ -161,6 +184,7 @@ static void describe_kernel_json(const purr__manifest_kernel_t *kernel, const pu
                  kernel->tile[0], kernel->tile[1], kernel->params_version, kernel->params_bytes);
   add_rules(kernel, "\"", text);
   purr__text_add(text, "]");
+  if (kernel->triton != NULL) add_triton_json(kernel->triton, text);
   if (found != NULL) {
     purr__text_add(text, ", ");
     add_cubin_kernel_json(text, found);

@@ -6,6 +6,8 @@ struct purr_package {
   purr__package_t *package;
 };
 
+purr__package_t *purr__package_of(const purr_package_t *handle) { return handle->package; }
+
 static void handle_free(void *object) { purr__package_release(((purr_package_t *)object)->package); }
 
 static purr_status_t make_handle(purr_context_t *context, purr__package_t *package, purr_package_t **out_package,

@@ -15,7 +15,7 @@ static bool is_superseded(const purr__package_list_t *list, int package_idx, int
     const purr__manifest_t *manifest = &list->packages[p]->manifest;
     for (int k = 0; k < manifest->num_kernels; k++) {
       purr__arch_t arch = manifest->images[manifest->kernels[k].image_idx].arch;
-      if (strcmp(manifest->kernels[k].entry, kernel->entry) == 0 &&
+      if (strcmp(manifest->kernels[k].entry, kernel->entry) == 0 && manifest->kernels[k].triton == NULL &&
           purr__arch_fits(arch, device->cc_major, device->cc_minor) &&
           (p < package_idx || purr__arch_is_better(arch, own->images[kernel->image_idx].arch)))
         return true;
@@ -34,6 +34,7 @@ static purr_status_t choose_kernels(purr_context_t *context, purr__kernels_t *ke
   purr__device_t *device = kernels->device;
   uint64_t most = 1;
   for (int p = 0; p < list->count; p++) most += (uint64_t)list->packages[p]->manifest.num_kernels;
+  /* Those of Triton are loaded by whom they are opened for. */
   kernels->kernels = purr__allocate_zeroed(context, most * sizeof(purr__kernel_t));
   if (kernels->kernels == NULL) return purr__fail_memory(err, "the list of kernels", most * sizeof(purr__kernel_t));
   for (int p = 0; p < list->count; p++) {
@@ -42,6 +43,7 @@ static purr_status_t choose_kernels(purr_context_t *context, purr__kernels_t *ke
     for (int k = package->manifest.num_kernels - 1; k >= 0; k--) {
       const purr__manifest_kernel_t *entry = &package->manifest.kernels[k];
       purr__arch_t arch = arch_of(package, entry);
+      if (entry->triton != NULL) continue;
       if (!purr__arch_fits(arch, device->cc_major, device->cc_minor) || is_superseded(list, p, k, device)) continue;
       int at = kernels->num_kernels++;
       for (; at > first && purr__arch_is_better(arch, kernels->kernels[at - 1].arch); at--)
@@ -124,14 +126,11 @@ static purr_status_t set_attributes(purr__kernel_t *kernel, CUkernel handle, pur
   return status;
 }
 
-static purr_status_t load_kernel(purr__kernel_t *kernel, purr_error_t *err) {
+purr_status_t purr__kernel_load(purr__kernel_t *kernel, CUlibrary library, const char *file, purr_error_t *err) {
   purr__device_t *device = kernel->device;
   CUkernel handle;
-  purr_status_t status =
-      PURR__CUDA(device, err, cuLibraryGetKernel,
-                 (&handle, kernel->package->libraries[kernel->entry->image_idx], kernel->entry->entry),
-                 "finding kernel %.128s of %s", kernel->entry->entry,
-                 kernel->package->manifest.images[kernel->entry->image_idx].file);
+  purr_status_t status = PURR__CUDA(device, err, cuLibraryGetKernel, (&handle, library, kernel->entry->entry),
+                                    "finding kernel %.128s of %.260s", kernel->entry->entry, file);
   if (status == PURR_STATUS_OK) status = read_attributes(kernel, handle, err);
   if (status != PURR_STATUS_OK || !fits_limits(kernel)) return status;
   CUfunction function;
@@ -169,7 +168,9 @@ static purr_status_t load_kernels(purr__device_t *device, const purr__package_li
   for (int i = 0; status == PURR_STATUS_OK && i < kernels->num_kernels; i++) {
     purr__kernel_t *kernel = &kernels->kernels[i];
     status = load_image(kernel->package, kernel->entry->image_idx, device, err);
-    if (status == PURR_STATUS_OK) status = load_kernel(kernel, err);
+    if (status == PURR_STATUS_OK)
+      status = purr__kernel_load(kernel, kernel->package->libraries[kernel->entry->image_idx],
+                                 kernel->package->manifest.images[kernel->entry->image_idx].file, err);
   }
   if (entered) {
     purr__device_restore_capture(device, mode);
@@ -242,7 +243,7 @@ static purr_status_t fail_not_loaded(const purr__kernels_t *kernels, const char 
   for (int p = 0; p < list->count; p++) {
     const purr__package_t *package = list->packages[p];
     for (int k = 0; k < package->manifest.num_kernels; k++)
-      if (strcmp(package->manifest.kernels[k].role, role) == 0)
+      if (strcmp(package->manifest.kernels[k].role, role) == 0 && package->manifest.kernels[k].triton == NULL)
         return purr__fail(
             err, PURR_STATUS_INCOMPATIBLE_BINARY,
             "the packages have no %s kernel for device %d (%s, sm_%d%d); %.128s/%s, for example, is for %s", role,
@@ -285,8 +286,8 @@ purr_status_t purr__kernels_find(const purr__kernels_t *kernels, const purr__ker
 
 /* ---- starting ---- */
 
-purr_status_t purr__kernel_launch(const purr__kernel_t *kernel, const purr__launch_t *launch, const void *params,
-                                  purr_error_t *err) {
+purr_status_t purr__kernel_launch_list(const purr__kernel_t *kernel, const purr__launch_t *launch,
+                                       const void *const *params, purr_error_t *err) {
   const purr__manifest_kernel_t *entry = kernel->entry;
   purr__launch_t own = *launch;
   own.name = entry->entry;
@@ -300,6 +301,11 @@ purr_status_t purr__kernel_launch(const purr__kernel_t *kernel, const purr__laun
                       kernel->max_shared_bytes, kernel->static_shared_bytes);
   if (!kernel->has_own_cluster && entry->cluster[0] * entry->cluster[1] * entry->cluster[2] > 1)
     for (int i = 0; i < 3; i++) own.cluster[i] = (uint32_t)entry->cluster[i];
+  return purr__device_launch(kernel->device, kernel->function, &own, params, err);
+}
+
+purr_status_t purr__kernel_launch(const purr__kernel_t *kernel, const purr__launch_t *launch, const void *params,
+                                  purr_error_t *err) {
   const void *const list[] = {params, NULL};
-  return purr__device_launch(kernel->device, kernel->function, &own, list, err);
+  return purr__kernel_launch_list(kernel, launch, list, err);
 }

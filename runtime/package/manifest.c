@@ -1,7 +1,8 @@
 #include "package/manifest.h"
 
-#include "base/json.h"
 #include "base/number.h"
+#include "package/keys.h"
+#include "package/triton_spec.h"
 
 /* ---- shapes ---- */
 
@@ -41,95 +42,7 @@ const purr__shape_rule_t *purr__shape_broken_rule(const purr__manifest_kernel_t 
   return NULL;
 }
 
-/* ---- keys and values ---- */
-
-static bool is_plain_char(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
-}
-
-bool purr__package_file_is_plain(const char *file) {
-  if (file[0] == '\0' || file[0] == '.') return false;
-  while (is_plain_char(*file)) file++;
-  return *file == '\0';
-}
-
-static bool is_entry_name(const char *text) {
-  while (is_plain_char(*text) || *text == '$') text++;
-  return *text == '\0';
-}
-
-static bool is_printable(const char *text) {
-  while (*text >= ' ' && *text <= '~') text++;
-  return *text == '\0';
-}
-
-/* Takes a key out of `keys` (NULL-terminated), each at most once; its index, -1 at the object's end or on failure. */
-static int take_key(purr__json_t *json, const char *const *keys, unsigned *seen) {
-  purr__json_event_t event = purr__json_next(json);
-  if (event != PURR__JSON_KEY) {
-    for (int i = 0; event == PURR__JSON_OBJECT_END && keys[i] != NULL; i++)
-      if ((*seen >> i & 1) == 0) {
-        purr__json_fail(json, "the key \"%s\" is missing", keys[i]);
-        break;
-      }
-    return -1;
-  }
-  for (int i = 0; keys[i] != NULL; i++) {
-    if (!purr__json_is(json, keys[i])) continue;
-    if (*seen >> i & 1) {
-      purr__json_fail(json, "the key \"%s\" is repeated", keys[i]);
-      return -1;
-    }
-    *seen |= 1u << i;
-    return i;
-  }
-  char shown[64];
-  purr__json_fail(json, "the key \"%s\" is unknown",
-                  purr__printable(shown, sizeof shown, json->token, json->token_length));
-  return -1;
-}
-
-static bool take_text(purr__json_t *json, const char *what, bool (*is_allowed)(const char *), char *out,
-                      uint64_t capacity) {
-  if (!purr__json_take(json, PURR__JSON_STRING, what)) return false;
-  char shown[64];
-  if (!json->escaped && json->token_length > 0 && json->token_length < capacity) {
-    memcpy(out, json->token, json->token_length);
-    out[json->token_length] = '\0';
-    if (is_allowed(out)) return true;
-  }
-  purr__json_fail(json, "%s is \"%s\"; allowed are 1 to %llu plain characters", what,
-                  purr__printable(shown, sizeof shown, json->token, json->token_length),
-                  (unsigned long long)capacity - 1);
-  return false;
-}
-
-static bool take_int(purr__json_t *json, const char *what, int min, int max, int *out) {
-  int64_t value = 0;
-  if (!purr__json_take_integer(json, what, min, max, &value)) return false;
-  *out = (int)value;
-  return true;
-}
-
-static bool take_ints(purr__json_t *json, const char *what, int count, int min, int max, int *out) {
-  if (!purr__json_take(json, PURR__JSON_ARRAY_BEGIN, what)) return false;
-  for (int i = 0; i < count; i++)
-    if (!take_int(json, what, min, max, &out[i])) return false;
-  return purr__json_take(json, PURR__JSON_ARRAY_END, what);
-}
-
-static bool take_digest(purr__json_t *json, unsigned char digest[PURR__SHA256_BYTES]) {
-  if (!purr__json_take(json, PURR__JSON_STRING, "sha256")) return false;
-  bool is_good = json->token_length == 2 * PURR__SHA256_BYTES;
-  for (int i = 0; is_good && i < 2 * PURR__SHA256_BYTES; i++) {
-    char c = json->token[i];
-    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    is_good = digit >= 0;
-    digest[i / 2] = (unsigned char)(digest[i / 2] << 4 | (digit & 15));
-  }
-  if (!is_good) purr__json_fail(json, "sha256 is not 64 lower-case hexadecimal digits");
-  return is_good;
-}
+/* ---- rules ---- */
 
 static bool take_rules(purr__json_t *json, purr__manifest_kernel_t *kernel) {
   if (!purr__json_take(json, PURR__JSON_ARRAY_BEGIN, "shapes")) return false;
@@ -158,56 +71,6 @@ static bool take_rules(purr__json_t *json, purr__manifest_kernel_t *kernel) {
 
 /* ---- kernels and images ---- */
 
-static bool read_kernel(purr__json_t *json, purr__manifest_kernel_t *kernel) {
-  enum { ENTRY, ROLE, THREADS, SHARED, CLUSTER, TILE, PARAMS_VERSION, PARAMS_BYTES, SHAPES };
-  static const char *const keys[] = {"entry", "role",           "threads",      "shared_bytes", "cluster",
-                                     "tile",  "params_version", "params_bytes", "shapes",       NULL};
-  unsigned seen = 0;
-  for (;;) {
-    switch (take_key(json, keys, &seen)) {
-      case ENTRY:
-        take_text(json, "entry", is_entry_name, kernel->entry, sizeof kernel->entry);
-        break;
-      case ROLE:
-        take_text(json, "role", purr__package_file_is_plain, kernel->role, sizeof kernel->role);
-        break;
-      case THREADS:
-        take_int(json, "threads", 1, 1024, &kernel->threads);
-        break;
-      case SHARED:
-        take_int(json, "shared_bytes", 0, 1 << 20, &kernel->shared_bytes);
-        break;
-      case CLUSTER:
-        take_ints(json, "cluster", 3, 1, 16, kernel->cluster);
-        break;
-      case TILE:
-        take_ints(json, "tile", 2, 0, 65536, kernel->tile);
-        break;
-      case PARAMS_VERSION:
-        take_int(json, "params_version", 0, INT32_MAX, &kernel->params_version);
-        break;
-      case PARAMS_BYTES:
-        take_int(json, "params_bytes", 0, 32764, &kernel->params_bytes);
-        break;
-      case SHAPES:
-        take_rules(json, kernel);
-        break;
-      default:
-        return json->status == PURR_STATUS_OK;
-    }
-  }
-}
-
-/* Room for one more element in an array that doubles. */
-static purr_status_t grow(purr_context_t *context, void **array, int count, uint64_t element_bytes, purr_error_t *err) {
-  if (count > 0 && (count & (count - 1)) != 0) return PURR_STATUS_OK;
-  uint64_t bytes = (count == 0 ? 1 : 2 * (uint64_t)count) * element_bytes;
-  void *grown = purr__reallocate(context, *array, bytes);
-  if (grown == NULL) return purr__fail_memory(err, "the manifest", bytes);
-  *array = grown;
-  return PURR_STATUS_OK;
-}
-
 typedef struct reader {
   purr_context_t *context;
   purr__json_t json;
@@ -216,15 +79,62 @@ typedef struct reader {
 
 static purr_status_t stop(reader_t *r, purr_status_t status) { return r->json.status = status; }
 
+static bool read_kernel(reader_t *r, purr__manifest_kernel_t *kernel) {
+  purr__json_t *json = &r->json;
+  enum { ENTRY, ROLE, THREADS, SHARED, CLUSTER, TILE, PARAMS_VERSION, PARAMS_BYTES, SHAPES, TRITON };
+  static const char *const keys[] = {"entry",          "role",         "threads", "shared_bytes", "cluster", "tile",
+                                     "params_version", "params_bytes", "shapes",  "triton",       NULL};
+  unsigned seen = 0;
+  for (;;) {
+    switch (purr__take_key(json, keys, TRITON, &seen)) {
+      case ENTRY:
+        purr__take_text(json, "entry", purr__is_entry_name, kernel->entry, sizeof kernel->entry);
+        break;
+      case ROLE:
+        purr__take_text(json, "role", purr__package_file_is_plain, kernel->role, sizeof kernel->role);
+        break;
+      case THREADS:
+        purr__take_int(json, "threads", 1, 1024, &kernel->threads);
+        break;
+      case SHARED:
+        purr__take_int(json, "shared_bytes", 0, 1 << 20, &kernel->shared_bytes);
+        break;
+      case CLUSTER:
+        purr__take_ints(json, "cluster", 3, 1, 16, kernel->cluster);
+        break;
+      case TILE:
+        purr__take_ints(json, "tile", 2, 0, 65536, kernel->tile);
+        break;
+      case PARAMS_VERSION:
+        purr__take_int(json, "params_version", 0, INT32_MAX, &kernel->params_version);
+        break;
+      case PARAMS_BYTES:
+        purr__take_int(json, "params_bytes", 0, 32764, &kernel->params_bytes);
+        break;
+      case SHAPES:
+        take_rules(json, kernel);
+        break;
+      case TRITON:
+        if (r->manifest->format < 2)
+          purr__json_fail(json, "the key \"triton\" needs format 2, this manifest has format %d", r->manifest->format);
+        else
+          purr__triton_spec_read(r->context, json, &kernel->triton);
+        break;
+      default:
+        return json->status == PURR_STATUS_OK;
+    }
+  }
+}
+
 static purr_status_t add_kernel(reader_t *r) {
   purr__manifest_t *m = r->manifest;
   if (m->num_kernels == PURR__MANIFEST_MAX_KERNELS)
     return purr__json_fail(&r->json, "there are more than %d kernels", PURR__MANIFEST_MAX_KERNELS);
-  purr_status_t status = grow(r->context, (void **)&m->kernels, m->num_kernels, sizeof *m->kernels, r->json.err);
-  if (status != PURR_STATUS_OK) return stop(r, status);
-  purr__manifest_kernel_t *kernel = &m->kernels[m->num_kernels];
+  if (!purr__grow(r->context, &r->json, (void **)&m->kernels, m->num_kernels, sizeof *m->kernels))
+    return r->json.status;
+  purr__manifest_kernel_t *kernel = &m->kernels[m->num_kernels++];
   *kernel = (purr__manifest_kernel_t){.image_idx = m->num_images};
-  if (read_kernel(&r->json, kernel)) m->num_kernels++;
+  read_kernel(r, kernel);
   return r->json.status;
 }
 
@@ -234,17 +144,18 @@ static purr_status_t read_image(reader_t *r, purr__manifest_image_t *image) {
   unsigned seen = 0;
   char arch[PURR__ARCH_TEXT_BYTES];
   for (;;) {
-    switch (take_key(&r->json, keys, &seen)) {
+    switch (purr__take_key(&r->json, keys, 4, &seen)) {
       case FILE_NAME:
-        take_text(&r->json, "file (a name within the package, without folders)", purr__package_file_is_plain,
-                  image->file, sizeof image->file);
+        purr__take_text(&r->json, "file (a name within the package, without folders)", purr__package_file_is_plain,
+                        image->file, sizeof image->file);
         break;
       case ARCH:
-        if (take_text(&r->json, "arch", is_printable, arch, sizeof arch) && !purr__arch_parse(arch, &image->arch))
+        if (purr__take_text(&r->json, "arch", purr__is_printable, arch, sizeof arch) &&
+            !purr__arch_parse(arch, &image->arch))
           purr__json_fail(&r->json, "arch is \"%s\"; allowed is for example \"sm_90a\"", arch);
         break;
       case SHA256:
-        take_digest(&r->json, image->sha256);
+        purr__take_digest(&r->json, image->sha256);
         break;
       case KERNELS:
         if (!purr__json_take(&r->json, PURR__JSON_ARRAY_BEGIN, "kernels")) break;
@@ -273,11 +184,9 @@ static purr_status_t read_images(reader_t *r) {
       return purr__json_fail(&r->json, "an image is %s; allowed is an object", purr__json_event_name(event));
     if (m->num_images == PURR__MANIFEST_MAX_IMAGES)
       return purr__json_fail(&r->json, "there are more than %d images", PURR__MANIFEST_MAX_IMAGES);
-    purr_status_t status = grow(r->context, (void **)&m->images, m->num_images, sizeof *m->images, r->json.err);
-    if (status != PURR_STATUS_OK) return stop(r, status);
+    if (!purr__grow(r->context, &r->json, (void **)&m->images, m->num_images, sizeof *m->images)) return r->json.status;
     m->images[m->num_images] = (purr__manifest_image_t){.arch = {0, 0}};
-    status = read_image(r, &m->images[m->num_images]);
-    if (status != PURR_STATUS_OK) return status;
+    if (read_image(r, &m->images[m->num_images]) != PURR_STATUS_OK) return r->json.status;
     m->num_images++;
   }
 }
@@ -293,8 +202,9 @@ static purr_status_t check_names(const purr__manifest_t *m, const char *name, pu
         return purr__fail(err, PURR_STATUS_PACKAGE, "%s: the file %s stands in two images", name, m->images[i].file);
   for (int i = 0; i < m->num_kernels; i++) {
     const purr__manifest_kernel_t *kernel = &m->kernels[i];
-    for (int j = 0; j < i; j++)
+    for (int j = 0; j < i; j++) /* Triton names all variants of a kernel alike, and gives each an image of its own. */
       if (strcmp(kernel->entry, m->kernels[j].entry) == 0 &&
+          (kernel->triton == NULL || kernel->image_idx == m->kernels[j].image_idx) &&
           is_same_arch(m->images[kernel->image_idx].arch, m->images[m->kernels[j].image_idx].arch))
         return purr__fail(err, PURR_STATUS_PACKAGE, "%s: two kernels for %s have the one name %s", name,
                           PURR__ARCH_TEXT(m->images[kernel->image_idx].arch), kernel->entry);
@@ -329,9 +239,9 @@ static purr_status_t read_manifest(reader_t *r) {
   purr__manifest_t *m = r->manifest;
   unsigned seen = 1u << FORMAT;
   if (read_format(r) != PURR_STATUS_OK) return r->json.status;
-  for (int key; (key = take_key(&r->json, keys, &seen)) >= 0;) {
-    if (key == NAME) take_text(&r->json, "name", purr__package_file_is_plain, m->name, sizeof m->name);
-    if (key == PRODUCER && take_text(&r->json, "producer", is_printable, m->producer, sizeof m->producer) &&
+  for (int key; (key = purr__take_key(&r->json, keys, 4, &seen)) >= 0;) {
+    if (key == NAME) purr__take_text(&r->json, "name", purr__package_file_is_plain, m->name, sizeof m->name);
+    if (key == PRODUCER && purr__take_text(&r->json, "producer", purr__is_printable, m->producer, sizeof m->producer) &&
         strstr(m->producer, "-dirty") != NULL)
       purr__json_fail(&r->json, "producer is \"%s\": what was made from unrecorded sources is not accepted",
                       m->producer);
@@ -361,6 +271,7 @@ purr_status_t purr__manifest_parse(purr_context_t *context, const char *text, ui
 }
 
 void purr__manifest_free(purr_context_t *context, purr__manifest_t *manifest) {
+  for (int i = 0; i < manifest->num_kernels; i++) purr__triton_spec_free(context, manifest->kernels[i].triton);
   purr__release(context, manifest->kernels);
   purr__release(context, manifest->images);
   *manifest = (purr__manifest_t){0};

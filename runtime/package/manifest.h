@@ -7,7 +7,8 @@
  *       "tile": [128, 256], "params_version": 1, "params_bytes": 560, "shapes": ["hidden_size % 8"]}]}]}
  *
  * `format` comes first, so that a newer manifest is known before anything new in it is met. Every other key may come in
- * any order; all are required, unknown and repeated ones are refused. The package's own rules are checked here; whether
+ * any order; all are required, unknown and repeated ones are refused. Format 2 adds to a kernel that Triton compiled
+ * the key "triton" (package/triton_spec.h). The package's own rules are checked here; whether
  * the images are what the manifest says is checked when they are read (package.h). */
 #ifndef PURR_MANIFEST_H
 #define PURR_MANIFEST_H
@@ -15,7 +16,8 @@
 #include "package/cubin.h"
 #include "package/sha256.h"
 
-#define PURR__MANIFEST_FORMAT 1
+#define PURR__MANIFEST_FORMAT 2        /* the newest that is read */
+#define PURR__MANIFEST_FORMAT_LAYERS 1 /* all that a package needs whose kernels are for layers alone */
 #define PURR__MANIFEST_MAX_BYTES ((uint64_t)4 << 20)
 #define PURR__MANIFEST_MAX_IMAGES 1024
 #define PURR__MANIFEST_MAX_KERNELS 4096
@@ -59,6 +61,7 @@ typedef struct purr__manifest_kernel {
   int params_version, params_bytes; /* of the one struct it takes; see kernels/layout.h */
   int num_rules;
   purr__shape_rule_t rules[PURR__MAX_SHAPE_RULES];
+  struct purr__triton_spec *triton; /* NULL: not from Triton, and takes one parameter struct */
 } purr__manifest_kernel_t;
 
 typedef struct purr__manifest_image {

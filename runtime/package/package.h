@@ -91,6 +91,11 @@ typedef struct purr__kernels {
  * first call on a device does the work, others wait for it. */
 purr_status_t purr__kernels_get(purr__device_t *device, const purr__kernels_t **out_kernels, purr_error_t *err);
 
+/* Fills a kernel whose entry, arch and device are set: finds it in a library, lets it use what the device has, and
+ * loads it. `file` stands for the library in the sentence. A kernel that needs more than the device has stays without a
+ * function, and that is no failure. Entered. */
+purr_status_t purr__kernel_load(purr__kernel_t *kernel, CUlibrary library, const char *file, purr_error_t *err);
+
 /* What a caller of a kernel was compiled for. */
 typedef struct purr__kernel_need {
   const char *role;
@@ -109,5 +114,8 @@ purr_status_t purr__kernels_find(const purr__kernels_t *kernels, const purr__ker
  * @param params  the kernel's one parameter struct, of its params_bytes; NULL when it has none. */
 purr_status_t purr__kernel_launch(const purr__kernel_t *kernel, const purr__launch_t *launch, const void *params,
                                   purr_error_t *err);
+/* The same for any parameters: an address for each that the image declares. */
+purr_status_t purr__kernel_launch_list(const purr__kernel_t *kernel, const purr__launch_t *launch,
+                                       const void *const *params, purr_error_t *err);
 
 #endif

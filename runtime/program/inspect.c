@@ -1,4 +1,5 @@
 /* purr inspect: says what a file holds, whatever it is that Purr reads. */
+#include <dirent.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -7,12 +8,15 @@
 
 static const help_t help = {
     .command = "inspect",
-    .usage = "PATH [--json]",
+    .usage = "PATH [--kernel NAME] [--json]",
     .about =
         "Says what a file or folder holds. Nothing is run and no GPU is needed. PATH is one of\n"
         "  a kernel package   a folder with manifest.json, or a tar of one: its kernels with what they were\n"
         "                     compiled for, registers, shared memory, stack and spills; every image is checked\n"
-        "                     against the manifest (exit code 1 when one is not what it says)\n"
+        "                     against the manifest (exit code 1 when one is not what it says). Of a kernel that\n"
+        "                     Triton compiled, --kernel shows the arguments and every variant\n"
+        "  a Triton folder    NAME.json with NAME.cubin, as in Triton's cache, or that .json: how the kernel is\n"
+        "                     launched, its parameters, those that Triton hides, and what the files do not tell\n"
         "  a cubin            the same of one image, without a manifest\n"
         "  a checkpoint       a folder with config.json or safetensors files, or one such file: per layer the\n"
         "                     experts, shapes, types, bytes, and what is missing\n"
@@ -20,10 +24,11 @@ static const help_t help = {
     .example =
         "  purr inspect /usr/lib/purr/packages/purr\n"
         "  purr inspect grouped_gemm.sm_90a.cubin --json\n"
+        "  purr inspect ~/.triton/cache/FOLDER\n"
         "  purr inspect Qwen3-30B-A3B",
 };
 
-typedef enum kind { KIND_UNKNOWN, KIND_PACKAGE, KIND_CUBIN, KIND_CHECKPOINT, KIND_CONFIG } kind_t;
+typedef enum kind { KIND_UNKNOWN, KIND_PACKAGE, KIND_TRITON, KIND_CUBIN, KIND_CHECKPOINT, KIND_CONFIG } kind_t;
 
 /* ---- what it is ---- */
 
@@ -31,6 +36,19 @@ static bool has_file(const char *folder, const char *name) {
   char path[4096];
   struct stat info;
   return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && lstat(path, &info) == 0;
+}
+
+static bool ends_with(const char *text, const char *end);
+
+/* Triton's cache has an image beside its metadata, and no manifest. */
+static bool has_cubin(const char *folder) {
+  DIR *directory = opendir(folder);
+  bool found = false;
+  if (directory == NULL) return false;
+  for (const struct dirent *entry; !found && (entry = readdir(directory)) != NULL;)
+    found = ends_with(entry->d_name, ".cubin");
+  closedir(directory);
+  return found;
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -46,6 +64,7 @@ static kind_t kind_of_file(const char *path) {
   size_t length = fread(head, 1, sizeof head, file);
   fclose(file);
   if (ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json")) return KIND_CHECKPOINT;
+  if (ends_with(path, ".json")) return KIND_TRITON;
   if (ends_with(path, ".yaml") || ends_with(path, ".yml")) return KIND_CONFIG;
   if (ends_with(path, ".cubin") || (length >= 4 && memcmp(head, "\177ELF", 4) == 0)) return KIND_CUBIN;
   if (ends_with(path, ".purr") || (length >= 262 && memcmp(head + 257, "ustar", 5) == 0)) return KIND_PACKAGE;
@@ -55,6 +74,7 @@ static kind_t kind_of_file(const char *path) {
 static kind_t kind_of(const char *path, const struct stat *info) {
   if (!S_ISDIR(info->st_mode)) return S_ISREG(info->st_mode) ? kind_of_file(path) : KIND_UNKNOWN;
   if (has_file(path, "manifest.json")) return KIND_PACKAGE;
+  if (has_cubin(path)) return KIND_TRITON;
   return KIND_CHECKPOINT; /* its reader says best what a checkpoint's folder lacks */
 }
 
@@ -65,7 +85,34 @@ static purr_status_t describe_package(const void *package, int32_t format, char 
   return purr_package_describe(package, format, buffer, capacity, out_length, err);
 }
 
-static int inspect_package(purr_context_t *context, const char *path, bool json) {
+static purr_status_t describe_kernel(const void *kernel, int32_t format, char *buffer, uint64_t capacity,
+                                     uint64_t *out_length, purr_error_t *err) {
+  return purr_kernel_describe(kernel, format, buffer, capacity, out_length, err);
+}
+
+static int inspect_kernel(purr_context_t *context, const char *path, const char *name, bool json) {
+  purr_kernel_t *kernel;
+  purr_error_t err = PURR_ERROR_INIT;
+  purr_kernel_desc_t desc = PURR_KERNEL_DESC_INIT;
+  desc.path = path;
+  desc.name = name;
+  if (purr_kernel_open(context, &desc, &kernel, &err) != PURR_STATUS_OK)
+    return fail_call("inspect", "kernels/triton/export.py makes packages of what Triton compiled", &err);
+  int code = print_description("inspect", describe_kernel, kernel, json);
+  if (code == EXIT_GOOD && !json) {
+    purr_kernel_argument_t argument = {.struct_size = sizeof argument};
+    if (purr_kernel_num_arguments(kernel) > 0 &&
+        purr_kernel_get_argument(kernel, 0, &argument, NULL) == PURR_STATUS_OK && argument.name[0] == '0')
+      printf(
+          "\n  Triton's files do not tell names, types, promises and the grid: give a signature when the kernel is\n"
+          "  opened, or make a package with kernels/triton/export.py\n");
+  }
+  purr_kernel_destroy(kernel);
+  return code;
+}
+
+static int inspect_package(purr_context_t *context, const char *path, const char *name, bool json) {
+  if (name != NULL) return inspect_kernel(context, path, name, json);
   purr_package_t *package;
   purr_error_t err = PURR_ERROR_INIT;
   if (purr_package_open(context, path, &package, &err) != PURR_STATUS_OK)
@@ -121,13 +168,15 @@ static int inspect_config(purr_context_t *context, const char *path, bool json) 
   return code;
 }
 
-static int inspect(purr_context_t *context, const char *path, bool json) {
+static int inspect(purr_context_t *context, const char *path, const char *name, bool json) {
   struct stat info;
   if (stat(path, &info) != 0)
     return fail("inspect", "see what can be inspected with: purr inspect --help", "%s: %s", path, strerror(errno));
   switch (kind_of(path, &info)) {
     case KIND_PACKAGE:
-      return inspect_package(context, path, json);
+      return inspect_package(context, path, name, json);
+    case KIND_TRITON:
+      return inspect_kernel(context, path, name, json);
     case KIND_CUBIN:
       return print_description("inspect", describe_cubin, &(cubin_t){context, path}, json);
     case KIND_CHECKPOINT:
@@ -136,14 +185,19 @@ static int inspect(purr_context_t *context, const char *path, bool json) {
       return inspect_config(context, path, json);
     default:
       return fail("inspect", "see what can be inspected with: purr inspect --help",
-                  "%s is neither a package, a cubin, a checkpoint nor a layer config", path);
+                  "%s is neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config", path);
   }
 }
 
 int cmd_inspect(int argc, char **argv) {
-  const char *path;
+  const char *path, *name = NULL;
   bool json = false;
-  const option_t table[] = {{.name = "json", .kind = OPTION_FLAG, .value = &json, .help = "print one JSON object"},
+  const option_t table[] = {{.name = "kernel",
+                             .kind = OPTION_TEXT,
+                             .value = &name,
+                             .metavar = "NAME",
+                             .help = "show one Triton kernel of the package, or folder, in full"},
+                            {.name = "json", .kind = OPTION_FLAG, .value = &json, .help = "print one JSON object"},
                             {0}};
   int code = options_parse(&help, table, argc, argv, &path, 1);
   if (code != OPTIONS_GO_ON) return code;
@@ -152,7 +206,7 @@ int cmd_inspect(int argc, char **argv) {
   purr_error_t err = PURR_ERROR_INIT;
   if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK)
     return fail_call("inspect", "correct or unset the environment variable", &err);
-  code = inspect(context, path, json);
+  code = inspect(context, path, name, json);
   purr_context_destroy(context);
   return code;
 }
