@@ -155,6 +155,10 @@ static purr_status_t read_header(reader_t *r) {
   if (!is_inside(r, r->section_offset, (uint64_t)r->num_sections * SECTION_BYTES))
     return FAIL(r, "%s has %llu bytes, but its section table lies at byte %llu: the file is cut short", r->name,
                 (unsigned long long)bytes, (unsigned long long)r->section_offset);
+  const uint64_t program_offset = get64(data + 32), program_bytes = (uint64_t)get16(data + 54) * get16(data + 56);
+  if (program_bytes > 0 && !is_inside(r, program_offset, program_bytes))
+    return FAIL(r, "%s has %llu bytes, but its program table ends at byte %llu: the file is cut short", r->name,
+                (unsigned long long)bytes, (unsigned long long)(program_offset + program_bytes));
   /* ABI version 7 (CUDA 12) keeps the architecture in the low byte of the flags, later ones in the second. */
   uint32_t flags = get32(data + 48);
   bool is_old = data[8] <= 7;
@@ -344,7 +348,8 @@ static purr_status_t read_kernel_info(reader_t *r, const section_t *section) {
   return read_info(r, section, kernel);
 }
 
-/* An `a` image is marked in .nv.compat; an `f` image shows only in the note of the command that made it. */
+/* An `a` image is marked in .nv.compat, except by CUDA 12.9; there, and where it is an `f` image, the note of the
+ * command that made it tells. */
 static void read_compat(reader_t *r, const section_t *section) {
   record_t record;
   bool is_good;
@@ -353,11 +358,13 @@ static void read_compat(reader_t *r, const section_t *section) {
 }
 
 static void read_tool_note(reader_t *r, const section_t *section) {
-  char option[32];
-  int length = snprintf(option, sizeof option, "-arch sm_%df ", r->cubin->arch.number);
-  if (r->cubin->arch.suffix == '\0' &&
-      memmem(r->cubin->data + section->offset, section->bytes, option, (size_t)length) != NULL)
-    r->cubin->arch.suffix = 'f';
+  static const char suffixes[] = {'a', 'f'};
+  for (int i = 0; i < 2 && r->cubin->arch.suffix == '\0'; i++) {
+    char option[32];
+    int length = snprintf(option, sizeof option, "-arch sm_%d%c ", r->cubin->arch.number, suffixes[i]);
+    if (memmem(r->cubin->data + section->offset, section->bytes, option, (size_t)length) != NULL)
+      r->cubin->arch.suffix = suffixes[i];
+  }
 }
 
 /* From sm_90 on the sections of shared memory include what the driver reserves for itself. */

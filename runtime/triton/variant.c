@@ -105,8 +105,7 @@ static purr_status_t add_hidden(builder_t *b) {
 static void count_promises(purr__triton_variant_t *v) {
   for (int i = 0; i < v->spec->num_arguments; i++) {
     const purr__triton_argument_t *argument = &v->spec->arguments[i];
-    const bool is_special = argument->constant != PURR__TRITON_NO_CONSTANT && argument->kind != PURR__TRITON_CONSTEXPR;
-    v->num_promises += is_special ? 2 : argument->divisible_by > 1;
+    v->num_promises += argument->constant != PURR__TRITON_NO_CONSTANT ? 2 : argument->divisible_by > 1;
   }
 }
 

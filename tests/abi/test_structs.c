@@ -30,6 +30,7 @@ static struct {
   purr_result_t *result;
   purr_checkpoint_t *checkpoint;
   purr_checkpoint_layer_t *checkpoint_layer;
+  purr_kernel_t *kernel;
   _Alignas(16) uint16_t gate_up_data[EXPERTS * 2 * INTERMEDIATE * HIDDEN];
   _Alignas(16) uint16_t down_data[EXPERTS * HIDDEN * INTERMEDIATE];
   _Alignas(16) uint16_t d_gate_up_data[EXPERTS * 2 * INTERMEDIATE * HIDDEN];
@@ -50,6 +51,14 @@ static struct {
 
 static purr_tensor_t tensor(int32_t dtype, void *data, int32_t num_dims, int64_t a, int64_t b, int64_t c) {
   return (purr_tensor_t){sizeof(purr_tensor_t), dtype, num_dims, 0, data, NULL, {a, b, c}, {0}, NULL};
+}
+
+#define TRITON PURR_TEST_DATA "/triton/3.6.0/"
+static const purr_kernel_desc_t kernel_desc = {
+    sizeof(purr_kernel_desc_t), 0, TRITON "add", NULL, NULL, 0, NULL, 0, NULL, NULL, {NULL, NULL, NULL}};
+
+static purr_status_t open_kernel(const void *desc, purr_kernel_t **kernel, purr_error_t *err) {
+  return purr_kernel_open(f.context, desc, kernel, err);
 }
 
 static bool set_up(void) {
@@ -90,7 +99,8 @@ static bool set_up(void) {
       purr_schedule_build(f.schedule, f.workspace, &f.ids, NULL, &err) != PURR_STATUS_OK ||
       purr_result_create(f.context, &f.result, &err) != PURR_STATUS_OK ||
       purr_checkpoint_open(f.context, PURR_TEST_DATA "/qwen3-moe", &f.checkpoint, &err) != PURR_STATUS_OK ||
-      purr_checkpoint_load_layer(f.checkpoint, -1, 0, 1, &f.checkpoint_layer, &err) != PURR_STATUS_OK) {
+      purr_checkpoint_load_layer(f.checkpoint, -1, 0, 1, &f.checkpoint_layer, &err) != PURR_STATUS_OK ||
+      open_kernel(&kernel_desc, &f.kernel, &err) != PURR_STATUS_OK) {
     fprintf(stderr, "set-up: %s\n", err.message);
     return false;
   }
@@ -124,6 +134,7 @@ static void tear_down(void) {
   purr_result_destroy(f.result);
   purr_checkpoint_layer_destroy(f.checkpoint_layer);
   purr_checkpoint_destroy(f.checkpoint);
+  purr_kernel_destroy(f.kernel);
 }
 
 /* ---- calls that read the struct under test ---- */
@@ -270,6 +281,13 @@ static purr_status_t convert_scales(const void *scales, purr_error_t *err) {
   return purr_scales_convert(f.context, &f.quantized, scales, err);
 }
 
+static purr_status_t read_kernel(const void *desc, purr_error_t *err) {
+  purr_kernel_t *kernel = NULL;
+  purr_status_t status = open_kernel(desc, &kernel, err);
+  purr_kernel_destroy(kernel);
+  return status;
+}
+
 /* `needed`: how much of the struct the call cannot do without. */
 static const struct {
   const char *type, *call;
@@ -297,6 +315,7 @@ static const struct {
     READS(purr_tensor_t, &f.quantized, END_OF(purr_tensor_t, scales), size_scales),
     READS(purr_scales_t, &f.scales, 8, give_scales),
     READS(purr_scales_t, &f.scales, END_OF(purr_scales_t, data), convert_scales),
+    READS(purr_kernel_desc_t, &kernel_desc, END_OF(purr_kernel_desc_t, path), read_kernel),
 #undef READS
 };
 
@@ -332,6 +351,9 @@ static purr_status_t get_router_bias(void *out, purr_error_t *err) {
   purr_tensor_t weight = {.struct_size = sizeof weight};
   return purr_checkpoint_layer_get_router(f.checkpoint_layer, &router, &weight, out, err);
 }
+static purr_status_t get_argument(void *out, purr_error_t *err) {
+  return purr_kernel_get_argument(f.kernel, 0, out, err);
+}
 static purr_status_t report_error(void *out, purr_error_t *err) {
   (void)err;
   return purr_plan_query(NULL, NULL, out) == PURR_STATUS_INVALID_ARGUMENT ? PURR_STATUS_OK : PURR_STATUS_INTERNAL;
@@ -344,12 +366,13 @@ static const struct {
 } writers[] = {
 #define WRITES(type, use) \
   { #type, #use, sizeof(type), use }
-    WRITES(purr_error_t, report_error),       WRITES(purr_counters_t, query_counters),
-    WRITES(purr_layer_desc_t, get_layer),     WRITES(purr_plan_info_t, query_plan),
-    WRITES(purr_result_info_t, query_result), WRITES(purr_schedule_view_t, get_view),
-    WRITES(purr_scales_info_t, query_scales), WRITES(purr_tensor_t, find_tensor),
-    WRITES(purr_weights_desc_t, get_weights), WRITES(purr_router_desc_t, get_router),
-    WRITES(purr_tensor_t, get_router_weight), WRITES(purr_tensor_t, get_router_bias),
+    WRITES(purr_error_t, report_error),           WRITES(purr_counters_t, query_counters),
+    WRITES(purr_layer_desc_t, get_layer),         WRITES(purr_plan_info_t, query_plan),
+    WRITES(purr_result_info_t, query_result),     WRITES(purr_schedule_view_t, get_view),
+    WRITES(purr_scales_info_t, query_scales),     WRITES(purr_tensor_t, find_tensor),
+    WRITES(purr_weights_desc_t, get_weights),     WRITES(purr_router_desc_t, get_router),
+    WRITES(purr_tensor_t, get_router_weight),     WRITES(purr_tensor_t, get_router_bias),
+    WRITES(purr_kernel_argument_t, get_argument),
 #undef WRITES
 };
 
@@ -469,6 +492,8 @@ static void every_struct_is_tried(void) {
     bool is_tried = false;
     for (size_t i = 0; i < COUNT(readers); i++) is_tried = is_tried || strcmp(readers[i].type, field_ends[j].type) == 0;
     for (size_t i = 0; i < COUNT(writers); i++) is_tried = is_tried || strcmp(writers[i].type, field_ends[j].type) == 0;
+    /* Only a GPU, or unit/test_triton.c with a fake one, can make a launcher. */
+    is_tried = is_tried || strcmp(field_ends[j].type, "purr_launcher_info_t") == 0;
     if (!is_tried) fprintf(stderr, "no call in this test takes a %s\n", field_ends[j].type);
     CU_ASSERT(is_tried);
   }

@@ -601,12 +601,17 @@ static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
       if (attribute->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) launch.is_cooperative = attribute->value.cooperative;
       if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
         launch.may_overlap = attribute->value.programmaticStreamSerializationAllowed;
+      if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
+        launch.spreads_clusters =
+            attribute->value.clusterSchedulingPolicyPreference == CU_CLUSTER_SCHEDULING_POLICY_SPREAD;
       if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
         launch.cluster[0] = attribute->value.clusterDim.x;
         launch.cluster[1] = attribute->value.clusterDim.y;
         launch.cluster[2] = attribute->value.clusterDim.z;
       }
     }
+    for (int i = 0; i < FAKE_CUDA_MAX_PARAMS && fake_cuda.param_bytes[i] > 0; i++)
+      memcpy(fake_cuda.params[i], params[i], (size_t)fake_cuda.param_bytes[i]);
     if (fake_cuda.num_launches < FAKE_CUDA_MAX_LAUNCHES) fake_cuda.launches[fake_cuda.num_launches] = launch;
     fake_cuda.num_launches++;
     is_faulted = fake_cuda.fault != 0;
@@ -634,19 +639,24 @@ static CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, uint32_t
                                        const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
                                        const uint32_t *element_strides, int interleave, int swizzle, int l2_promotion,
                                        int out_of_bounds_fill) {
-  (void)data_type;
-  (void)rank;
-  (void)dims;
-  (void)strides;
-  (void)box;
   (void)element_strides;
   (void)interleave;
-  (void)swizzle;
-  (void)l2_promotion;
-  (void)out_of_bounds_fill;
   BEGIN(0) {
     memset(map, 0, sizeof *map);
     map->opaque[0] = (uintptr_t)address;
+    map->opaque[1] = ~0ull;
+    fake_cuda.num_encodings++;
+    fake_cuda.encoding = (fake_encoding_t){.data_type = data_type,
+                                           .swizzle = swizzle,
+                                           .l2_promotion = l2_promotion,
+                                           .fill = out_of_bounds_fill,
+                                           .rank = rank,
+                                           .address = (uintptr_t)address};
+    for (uint32_t i = 0; i < rank && i < 5; i++) {
+      fake_cuda.encoding.dims[i] = dims[i];
+      fake_cuda.encoding.box[i] = box[i];
+      if (i + 1 < rank) fake_cuda.encoding.strides[i] = strides[i];
+    }
   }
   END;
 }

@@ -13,31 +13,40 @@
 
 #include "purr.h"
 
-enum { FAKE_CUDA_MAX_DEVICES = 8, FAKE_CUDA_MAX_LAUNCHES = 256 };
+enum { FAKE_CUDA_MAX_DEVICES = 8, FAKE_CUDA_MAX_LAUNCHES = 256, FAKE_CUDA_MAX_PARAMS = 64 };
 
 typedef struct fake_launch {
   char kernel[128];
   unsigned grid[3], block[3], cluster[3], shared_bytes;
-  int is_cooperative, may_overlap;
+  int is_cooperative, may_overlap, spreads_clusters;
   void *stream;
   int num_params;
 } fake_launch_t;
 
+typedef struct fake_encoding {
+  int data_type, swizzle, l2_promotion, fill;
+  unsigned rank;
+  uint64_t address, dims[5], strides[4];
+  unsigned box[5];
+} fake_encoding_t;
+
 typedef struct fake_cuda {
   /* Set by the test. */
-  int driver_version;            /* 13000 */
-  const char *missing_symbol;    /* answered with success and NULL, as real drivers do */
-  int num_devices;               /* 1 */
-  int cc[FAKE_CUDA_MAX_DEVICES]; /* 90 each: major * 10 + minor */
-  int num_sms;                   /* 132 */
-  int max_shared_bytes;          /* 232448 */
-  uint64_t memory_bytes;         /* of each device: 1 GiB */
-  int has_peer_access;           /* 1 */
-  int kernel_static_bytes;       /* static shared memory of every kernel: 0 */
-  const char *failing_call;      /* the function that fails ... */
-  int failing_result;            /* ... with this CUresult ... */
-  int failing_after;             /* ... after so many good calls of it */
-  int fault;                     /* a CUresult: once a kernel was launched, every later call on the device answers it */
+  int driver_version;                    /* 13000 */
+  const char *missing_symbol;            /* answered with success and NULL, as real drivers do */
+  int num_devices;                       /* 1 */
+  int cc[FAKE_CUDA_MAX_DEVICES];         /* 90 each: major * 10 + minor */
+  int num_sms;                           /* 132 */
+  int max_shared_bytes;                  /* 232448 */
+  uint64_t memory_bytes;                 /* of each device: 1 GiB */
+  int has_peer_access;                   /* 1 */
+  int kernel_static_bytes;               /* static shared memory of every kernel: 0 */
+  const char *failing_call;              /* the function that fails ... */
+  int failing_result;                    /* ... with this CUresult ... */
+  int failing_after;                     /* ... after so many good calls of it */
+  int param_bytes[FAKE_CUDA_MAX_PARAMS]; /* of the next launches' parameters, ends with a 0: they are kept in `params`
+                                          */
+  int fault; /* a CUresult: once a kernel was launched, every later call on the device answers it */
 
   /* Read by the test. */
   int num_calls; /* of any function but the error texts */
@@ -51,6 +60,9 @@ typedef struct fake_cuda {
   uint64_t allocated_bytes;                                                /* now */
   int num_launches;
   fake_launch_t launches[FAKE_CUDA_MAX_LAUNCHES];
+  unsigned char params[FAKE_CUDA_MAX_PARAMS][128]; /* of the last launch */
+  int num_encodings;                               /* tensor maps made so far */
+  fake_encoding_t encoding;                        /* the last one */
 } fake_cuda_t;
 
 /* The library's state, reset. */

@@ -14,6 +14,7 @@
 
 #include "base/context.h"
 #include "support/allocator.h"
+#include "support/fake_cuda.h"
 #include "support/main.h"
 #include "support/package.h"
 #include "support/rank.h"
@@ -47,6 +48,7 @@ char *__wrap_strdup(const char *text) { return malloc_fails() ? NULL : __real_st
   "hidden_size: 64\nintermediate_size: 32\nnum_experts: 4\ntop_k: 2\nname: \"a \\x41\"\nshared_expert:\n" \
   "  intermediate_size: 8\n"
 #define CHECKPOINT PURR_TEST_DATA "/deepseek-v3"
+#define TRITON PURR_TEST_DATA "/triton/3.6.0/package"
 #define CUBIN PURR_TEST_DATA "/cubins/kernels.sm_90.cubin"
 
 static test_folder_t folder; /* a package; and beside it the same as a tar */
@@ -68,8 +70,11 @@ static struct {
   purr_checkpoint_t *checkpoint;
   purr_checkpoint_layer_t *layer;
   purr_package_t *package;
-  void *block; /* of purr_memory_allocate */
   purr_trace_t *trace;
+  void *block;                 /* of purr_memory_allocate */
+  purr_context_t *gpu_context; /* with a fake driver, for what needs a device */
+  purr_kernel_t *kernel;
+  purr_launcher_t *launcher;
 } world;
 
 static uint16_t mxfp8_source[32 * 64];
@@ -85,6 +90,25 @@ static const purr_tensor_t quantized = {.struct_size = sizeof quantized,
                                         .data = mxfp8_elements,
                                         .shape = {32, 64},
                                         .scales = &scales};
+
+/* A handle that is surely no handle: what a failing call must replace by NULL. */
+static char nonsense;
+
+/* All of Triton's vector add but its scratch, which it does not need. */
+static void open_launcher(void) {
+  const purr_context_desc_t desc = {
+      .struct_size = sizeof desc, .num_threads = 1, .host_allocator = &world.memory.hooks};
+  const purr_kernel_desc_t kernel = {.struct_size = sizeof kernel, .path = TRITON, .name = "add_kernel"};
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(&desc, &world.gpu_context, &err), PURR_STATUS_OK);
+  world.gpu_context->driver_library = PURR_FAKE_CUDA;
+  fake_cuda_open();
+  CU_ASSERT_EQUAL_FATAL(purr_kernel_open(world.gpu_context, &kernel, &world.kernel, &err), PURR_STATUS_OK);
+  CU_ASSERT_EQUAL_FATAL(purr_launcher_create(world.kernel, 0, &world.launcher, &err), PURR_STATUS_OK);
+  for (int i = 0; i < 3; i++)
+    CU_ASSERT_EQUAL(purr_launcher_set_pointer(world.launcher, i, &nonsense, &err), PURR_STATUS_OK);
+  CU_ASSERT_EQUAL(purr_launcher_set_real(world.launcher, 3, 1.0, &err), PURR_STATUS_OK);
+  CU_ASSERT_EQUAL(purr_launcher_set_integer(world.launcher, 4, 33, &err), PURR_STATUS_OK);
+}
 
 /* Everything ready: saved is filled, the schedule built, the result that of a call. */
 static void open_world(void) {
@@ -113,10 +137,14 @@ static void open_world(void) {
   CU_ASSERT_EQUAL_FATAL(purr_checkpoint_load_layer(world.checkpoint, -1, 0, 1, &world.layer, &err), PURR_STATUS_OK);
   CU_ASSERT_EQUAL_FATAL(purr_package_open(world.context, folder.path, &world.package, &err), PURR_STATUS_OK);
   CU_ASSERT_EQUAL_FATAL(purr_memory_allocate(world.plan, 64, &world.block, &err), PURR_STATUS_OK);
+  open_launcher();
 }
 
 static void close_world(void) {
   purr_trace_destroy(world.trace);
+  purr_launcher_destroy(world.launcher);
+  purr_kernel_destroy(world.kernel);
+  purr_context_destroy(world.gpu_context);
   purr_memory_release(world.plan, world.block, 64);
   purr_package_destroy(world.package);
   purr_checkpoint_layer_destroy(world.layer);
@@ -141,9 +169,6 @@ static bool layer_is_exact(void) {
 /* ---- a call of each ---- */
 
 static bool in_child; /* of a fork: all handles are inherited */
-
-/* A handle that is surely no handle: what a failing call must replace by NULL. */
-static char nonsense;
 
 /* On success destroys what was made; on failure there must be nothing. */
 #define CREATE(type, noun, call)                                              \
@@ -347,6 +372,44 @@ CALL(purr_cubin_describe) {
   DESCRIBE(purr_cubin_describe(world.context, CUBIN, PURR_FORMAT_TEXT, buffer, capacity, &length, &err));
 }
 
+CALL(purr_kernel_open) {
+  const purr_kernel_desc_t desc = {.struct_size = sizeof desc, .path = TRITON, .name = "add_kernel"};
+  CREATE(purr_kernel_t, kernel, purr_kernel_open(world.gpu_context, &desc, &out, &err));
+}
+CALL(purr_kernel_num_arguments) {
+  const int32_t num = purr_kernel_num_arguments(world.kernel);
+  return (num == 6) == (world.kernel != NULL && !in_child) ? PURR_STATUS_OK : PURR_STATUS_INTERNAL;
+}
+CALL(purr_kernel_get_argument) {
+  purr_kernel_argument_t argument = {.struct_size = sizeof argument};
+  return purr_kernel_get_argument(world.kernel, 0, &argument, &err);
+}
+CALL(purr_kernel_find_argument) {
+  int32_t index;
+  return purr_kernel_find_argument(world.kernel, "n", &index, &err);
+}
+CALL(purr_kernel_describe) {
+  DESCRIBE(purr_kernel_describe(world.kernel, PURR_FORMAT_JSON, buffer, capacity, &length, &err));
+}
+CALL(purr_launcher_create) { CREATE(purr_launcher_t, launcher, purr_launcher_create(world.kernel, 0, &out, &err)); }
+CALL(purr_launcher_set_pointer) { return purr_launcher_set_pointer(world.launcher, 0, &nonsense, &err); }
+CALL(purr_launcher_set_integer) { return purr_launcher_set_integer(world.launcher, 4, 32, &err); }
+CALL(purr_launcher_set_real) { return purr_launcher_set_real(world.launcher, 3, 0.5, &err); }
+CALL(purr_launcher_set_bytes) { return purr_launcher_set_bytes(world.launcher, 3, "\0\0\0", 4, &err); }
+CALL(purr_launcher_set_tensor) {
+  const purr_tensor_t tensor = {
+      .struct_size = sizeof tensor, .dtype = PURR_DTYPE_FP32, .num_dims = 1, .data = mxfp8_source, .shape = {32}};
+  return purr_launcher_set_tensor(world.launcher, 1, &tensor, 0, &err);
+}
+CALL(purr_launcher_unset) { return purr_launcher_unset(world.launcher, 5, &err); }
+CALL(purr_launcher_set_grid) { return purr_launcher_set_grid(world.launcher, 1, 1, 1, &err); }
+CALL(purr_launcher_set_scratch) { return purr_launcher_set_scratch(world.launcher, NULL, 0, &err); }
+CALL(purr_launcher_query) {
+  purr_launcher_info_t info = {.struct_size = sizeof info};
+  return purr_launcher_query(world.launcher, &info, &err);
+}
+CALL(purr_launcher_launch) { return purr_launcher_launch(world.launcher, NULL, &err); }
+
 /* In the child of a fork the world's handles are inherited; elsewhere there is nothing to destroy here. */
 #define DESTROY(noun, handle)                    \
   CALL(purr_##noun##_destroy) {                  \
@@ -366,6 +429,8 @@ DESTROY(schedule, world.rank.schedule)
 DESTROY(checkpoint_layer, world.layer)
 DESTROY(checkpoint, world.checkpoint)
 DESTROY(package, world.package)
+DESTROY(kernel, world.kernel)
+DESTROY(launcher, world.launcher)
 
 enum {
   PLAIN = 0,
@@ -458,6 +523,24 @@ static const struct {
     ROW(purr_package_describe, HANDLE | SAYS_SO),
     ROW(purr_package_destroy, PLAIN),
     ROW(purr_cubin_describe, HANDLE),
+    ROW(purr_kernel_open, HANDLE),
+    ROW(purr_kernel_num_arguments, PLAIN),
+    ROW(purr_kernel_get_argument, HANDLE),
+    ROW(purr_kernel_find_argument, HANDLE),
+    ROW(purr_kernel_describe, HANDLE),
+    ROW(purr_kernel_destroy, PLAIN),
+    ROW(purr_launcher_create, HANDLE),
+    ROW(purr_launcher_set_pointer, HANDLE),
+    ROW(purr_launcher_set_integer, HANDLE),
+    ROW(purr_launcher_set_real, HANDLE),
+    ROW(purr_launcher_set_bytes, HANDLE),
+    ROW(purr_launcher_set_tensor, HANDLE),
+    ROW(purr_launcher_unset, HANDLE),
+    ROW(purr_launcher_set_grid, HANDLE),
+    ROW(purr_launcher_set_scratch, HANDLE),
+    ROW(purr_launcher_query, HANDLE),
+    ROW(purr_launcher_launch, HANDLE),
+    ROW(purr_launcher_destroy, PLAIN),
 #undef ROW
 };
 enum { NUM_FUNCTIONS = sizeof functions / sizeof functions[0] };
@@ -635,6 +718,9 @@ static void null_handles_are_refused(void) {
       purr_checkpoint_t *const checkpoint = world.checkpoint;
       purr_checkpoint_layer_t *const layer = world.layer;
       purr_package_t *const package = world.package;
+      purr_context_t *const gpu_context = world.gpu_context;
+      purr_kernel_t *const kernel = world.kernel;
+      purr_launcher_t *const launcher = world.launcher;
       purr_workspace_t *const workspace = world.rank.workspace;
       purr_schedule_t *const schedule = world.rank.schedule;
       purr_result_t *const result = world.rank.result;
@@ -646,6 +732,9 @@ static void null_handles_are_refused(void) {
       world.checkpoint = NULL;
       world.layer = NULL;
       world.package = NULL;
+      world.gpu_context = NULL;
+      world.kernel = NULL;
+      world.launcher = NULL;
       world.rank.workspace = NULL;
       world.rank.schedule = NULL;
       world.rank.result = NULL;
@@ -658,6 +747,9 @@ static void null_handles_are_refused(void) {
       world.checkpoint = checkpoint;
       world.layer = layer;
       world.package = package;
+      world.gpu_context = gpu_context;
+      world.kernel = kernel;
+      world.launcher = launcher;
       world.rank.workspace = workspace;
       world.rank.schedule = schedule;
       world.rank.result = result;

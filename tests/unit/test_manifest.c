@@ -83,7 +83,7 @@ static void refused_manifests(void) {
       {PURR_STATUS_PACKAGE, NULL, "[]", "the manifest is an array; allowed is an object"},
       {PURR_STATUS_PACKAGE, NULL, "{}", "the first key of a manifest must be \"format\""},
       {PURR_STATUS_PACKAGE, NULL, "{\"name\": \"x\"}", "the first key of a manifest must be \"format\""},
-      {PURR_STATUS_INCOMPATIBLE_BINARY, "\"format\": 1", "\"format\": 2, \"news\": {}", "m has format 2, but libpurr "},
+      {PURR_STATUS_INCOMPATIBLE_BINARY, "\"format\": 1", "\"format\": 3, \"news\": {}", "m has format 3, but libpurr "},
       {PURR_STATUS_PACKAGE, "\"format\": 1", "\"format\": 0", "format is 0; allowed are whole numbers from 1"},
       {PURR_STATUS_PACKAGE, "\"name\": \"test\", ", "", "the key \"name\" is missing"},
       {PURR_STATUS_PACKAGE, "\"name\": \"test\"", "\"name\": \"test\", \"name\": \"test\"", "\"name\" is repeated"},
