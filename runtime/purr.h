@@ -691,7 +691,8 @@ PURR_API void purr_result_destroy(purr_result_t *result);
 /* ----------------------------------------------------------------------------------------------------------- trace */
 
 /* The timeline of one forward: what each SM (on the host: each thread) did when. Memory that the kernel writes while it
- * runs; a call without one runs kernels that know nothing of it. */
+ * runs; a call without one runs kernels that know nothing of it. The staged backend has the times of its launches
+ * instead, and none for calls that are captured in a graph. */
 typedef struct purr_trace purr_trace_t;
 
 typedef struct purr_trace_desc {
@@ -704,9 +705,10 @@ typedef struct purr_trace_desc {
 #define PURR_TRACE_DESC_INIT \
   { sizeof(purr_trace_desc_t), 0, 0, NULL, 0 }
 
-/* Bytes of a trace.
- * @param desc  NULL = all defaults; its memory is not looked at.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, FORKED. Since 0.1. */
+/* Bytes of a trace; 0 with the staged backend, which needs none.
+ * @param desc  NULL = all defaults.
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, BUFFER_TOO_SMALL,
+ * FORKED. Since 0.1. */
 PURR_API purr_status_t purr_trace_query(const purr_plan_t *plan, const purr_trace_desc_t *desc, uint64_t *out_bytes,
                                         purr_error_t *err);
 
@@ -813,7 +815,7 @@ typedef struct purr_forward_args {
  * backend blocks, so its call returns that status too; GPU backends return OK and report in the result alone.
  * Threads: one thread per workspace, saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT,
  * INCOMPATIBLE_STRUCT, INVALID_STATE, BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH,
- * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace), FORKED. Since 0.1. */
 PURR_API purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace,
                                     const purr_forward_args_t *args, purr_error_t *err);
 

@@ -57,7 +57,7 @@ typedef struct purr__backend {
   purr_status_t (*prepare_workspace)(purr_workspace_t *workspace, purr_error_t *err);
   /* The calls only enqueue: the result is then finished by what the backend enqueued last. */
   bool is_asynchronous;
-  bool traces_forward; /* it records a timeline where forward is given a trace */
+  purr__trace_means_t traces; /* how forward records a timeline where it is given a trace */
 } purr__backend_t;
 
 extern const purr__backend_t purr__host_backend, purr__staged_backend;

@@ -12,6 +12,7 @@ static const help_t help = {
     .about =
         "Runs a layer forward and shows what each SM (on the host: each thread) did when. CONFIG,\n"
         "--checkpoint, tokens and routing are as in purr run. With --ranks all ranks stand on one timeline.\n"
+        "The staged backend has one row for each rank: its kernels, one after the other.\n"
         "Recording costs a little time; the forwards of every other command know nothing of it.\n"
         "\n"
         "The table: `time` is of all tracks together, without what lies inside an event; an SM has a track\n"

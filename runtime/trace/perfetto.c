@@ -25,7 +25,7 @@ static void add_names(purr__text_t *text, const purr__timeline_t *timeline) {
       purr__text_add(text, "{\"sort_index\":%d}}", rank);
     }
     add_metadata(text, "thread_name", rank, thread);
-    if (timeline->is_host)
+    if (strcmp(timeline->noun, "SM") != 0)
       purr__text_add(text, "{\"name\":\"%s %u\"}}", purr__trace_roles[lane->role], lane->block);
     else
       purr__text_add(text, "{\"name\":\"SM %03u block %u %s\"}}", lane->processor, lane->block,

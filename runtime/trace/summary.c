@@ -174,7 +174,7 @@ static void add_kinds(purr__text_t *text, const summary_t *summary) {
 static void add_processors(purr__text_t *text, const summary_t *summary) {
   const purr__timeline_t *timeline = summary->timeline;
   const double length = (double)timeline->length, whole = length * (double)timeline->num_processors;
-  const char *noun = timeline->is_host ? "thread" : "SM";
+  const char *noun = timeline->noun;
   purr__text_add(text, "  computing   ");
   add_percent(text, 4, (double)summary->compute, whole);
   purr__text_add(text, "  of the %ss' time\n  idle        ", noun);
@@ -215,9 +215,9 @@ static void add_text(purr__text_t *text, const summary_t *summary) {
   purr__text_add(text, "Timeline of layer %s: ", timeline->layer);
   add_time(text, 0, timeline->length);
   purr__text_add(text, ", %d rank%s, %lld %s%s, %lld event%s on %lld track%s\n\n", timeline->num_ranks,
-                 timeline->num_ranks == 1 ? "" : "s", (long long)timeline->num_processors,
-                 timeline->is_host ? "thread" : "SM", timeline->num_processors == 1 ? "" : "s",
-                 (long long)timeline->num_spans, timeline->num_spans == 1 ? "" : "s", (long long)timeline->num_lanes,
+                 timeline->num_ranks == 1 ? "" : "s", (long long)timeline->num_processors, timeline->noun,
+                 timeline->num_processors == 1 ? "" : "s", (long long)timeline->num_spans,
+                 timeline->num_spans == 1 ? "" : "s", (long long)timeline->num_lanes,
                  timeline->num_lanes == 1 ? "" : "s");
   add_kinds(text, summary);
   add_processors(text, summary);

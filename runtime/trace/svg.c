@@ -135,9 +135,8 @@ static void add_head(const picture_t *picture, int height) {
   add_escaped(text, timeline->layer);
   purr__text_add(text, "</text>\n<text x=\"%d\" y=\"40\">forward: ", LEFT);
   add_time(text, timeline->length);
-  purr__text_add(text, ", %d rank%s, %lld %s, %lld events", timeline->num_ranks, timeline->num_ranks == 1 ? "" : "s",
-                 (long long)timeline->num_processors, timeline->is_host ? "threads" : "SMs",
-                 (long long)timeline->num_spans);
+  purr__text_add(text, ", %d rank%s, %lld %ss, %lld events", timeline->num_ranks, timeline->num_ranks == 1 ? "" : "s",
+                 (long long)timeline->num_processors, timeline->noun, (long long)timeline->num_spans);
   if (timeline->num_dropped > 0 || timeline->num_unfinished > 0)
     purr__text_add(text, "; incomplete: %llu events and %lld tracks are missing",
                    (unsigned long long)timeline->num_dropped, (long long)timeline->num_unfinished);
@@ -285,7 +284,7 @@ static void add_labels(const picture_t *picture) {
     if (y < last + 12) continue; /* no room for it */
     last = y;
     purr__text_add(picture->text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s %u</text>\n", LEFT - 6, y,
-                   timeline->is_host ? "thread" : "SM", processor->number);
+                   timeline->noun, processor->number);
   }
 }
 

@@ -277,6 +277,10 @@ static purr_status_t build(const reader_t *reader, const uint64_t *origins, purr
   if (status == PURR_STATUS_OK) {
     purr__sort(out->lanes, scratch, out->num_lanes, sizeof *out->lanes, lane_before);
     find_processors(out);
+    const uint32_t role = out->lanes[0].role;
+    out->noun = role == PURR__TRACE_ROLE_CALLER || role == PURR__TRACE_ROLE_WORKER ? "thread"
+                : role == PURR__TRACE_ROLE_STREAM                                  ? "stream"
+                                                                                   : "SM";
   }
   purr__release(context, scratch);
   purr__release(context, open);
@@ -285,7 +289,7 @@ static purr_status_t build(const reader_t *reader, const uint64_t *origins, purr
 
 purr_status_t purr__timeline_read(purr_context_t *context, const purr__trace_image_t *images, int num_images,
                                   purr__timeline_t *out, purr_error_t *err) {
-  *out = (purr__timeline_t){.context = context, .layer = "", .is_host = images[0].device < 0, .num_ranks = num_images};
+  *out = (purr__timeline_t){.context = context, .layer = "", .noun = "SM", .num_ranks = num_images};
   reader_t reader = {.context = context, .images = images, .num_images = num_images};
   for (int i = 0; i < num_images; i++) {
     purr_status_t status = check_header(&images[i], err);

@@ -21,9 +21,9 @@ static purr_status_t lay_out(const purr_plan_t *plan, const purr_trace_desc_t *d
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "events_per_track is %lld; allowed is 0 (the default) to %d",
                       (long long)own.events_per_track, MAX_EVENTS);
   const purr__backend_t *backend = purr__backend_of(plan);
-  if (!backend->traces_forward)
-    return purr__fail(err, PURR_STATUS_UNSUPPORTED,
-                      "the %s backend records no timeline; the host backend and the megakernels do", backend->name);
+  if (backend->traces == PURR__TRACES_NOTHING)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the %s backend records no timeline", backend->name);
+  if (backend->traces == PURR__TRACES_LAUNCHES) return PURR_STATUS_OK; /* without memory */
   const bool is_host = plan->device == NULL;
   out->tracks_per_block = is_host ? 1 : PURR__TRACE_TRACKS_PER_BLOCK;
   out->num_tracks = is_host ? (uint32_t)purr__num_threads(plan->object.context)
@@ -57,7 +57,22 @@ purr_status_t purr_trace_query(const purr_plan_t *plan, const purr_trace_desc_t 
 static void trace_free(void *object) {
   purr_trace_t *trace = object;
   if (trace->owns_memory) purr__memory_release(trace->plan, trace->memory, trace->bytes);
+  purr__trace_launches_free(trace);
   purr__object_release(trace->plan);
+}
+
+static purr_status_t prepare_memory(purr_trace_t *trace, purr_error_t *err) {
+  purr_status_t status = PURR_STATUS_OK;
+  if (trace->memory == NULL) {
+    trace->owns_memory = true;
+    status = purr__memory_allocate(trace->plan, trace->bytes, "the trace", (void **)&trace->memory, err);
+  }
+  const purr__trace_header_t header = {.magic = PURR__TRACE_MAGIC,
+                                       .layout = PURR__TRACE_LAYOUT,
+                                       .num_tracks = trace->num_tracks,
+                                       .tracks_per_block = trace->tracks_per_block,
+                                       .events_per_track = trace->events_per_track};
+  return status == PURR_STATUS_OK ? purr__memory_copy(trace->plan, trace->memory, &header, sizeof header, err) : status;
 }
 
 purr_status_t purr_trace_create(const purr_plan_t *plan, const purr_trace_desc_t *desc, purr_trace_t **out_trace,
@@ -80,16 +95,7 @@ purr_status_t purr_trace_create(const purr_plan_t *plan, const purr_trace_desc_t
   trace->events_per_track = layout.events_per_track;
   trace->memory = layout.memory;
   trace->rank = -1;
-  if (trace->memory == NULL) {
-    trace->owns_memory = true;
-    status = purr__memory_allocate(plan, trace->bytes, "the trace", (void **)&trace->memory, err);
-  }
-  const purr__trace_header_t header = {.magic = PURR__TRACE_MAGIC,
-                                       .layout = PURR__TRACE_LAYOUT,
-                                       .num_tracks = trace->num_tracks,
-                                       .tracks_per_block = trace->tracks_per_block,
-                                       .events_per_track = trace->events_per_track};
-  if (status == PURR_STATUS_OK) status = purr__memory_copy(plan, trace->memory, &header, sizeof header, err);
+  status = trace->bytes > 0 ? prepare_memory(trace, err) : purr__trace_launches_create(trace, err);
   if (status != PURR_STATUS_OK) {
     purr__object_release(trace);
     return status;
@@ -139,21 +145,30 @@ void purr__trace_record(purr_trace_t *trace, int worker_idx, const purr__trace_e
 
 /* ---- writing ---- */
 
-/* Brings every rank's memory to the host: the tracks' ends say how much of it was written, but whoever asks for a
- * timeline does not mind the rest. */
+/* The first of the traces that is on the same device: its start is where the launches of all count from. */
+static const purr_trace_t *reference_of(const purr_trace_t *const *traces, int idx) {
+  int i = 0;
+  while (traces[i]->plan->device != traces[idx]->plan->device || traces[i]->launches == NULL) i++;
+  return traces[i];
+}
+
+/* Brings every rank's memory to the host. */
 static purr_status_t fetch(const purr_trace_t *const *traces, int num_traces, purr__trace_image_t *images,
                            purr_error_t *err) {
   for (int i = 0; i < num_traces; i++) {
     const purr_trace_t *trace = traces[i];
+    const purr__device_t *device = trace->plan->device;
     images[i] = (purr__trace_image_t){.memory = trace->memory,
-                                      .bytes = trace->bytes,
+                                      .bytes = trace->launches != NULL ? purr__trace_launches_bytes() : trace->bytes,
                                       .rank = trace->rank,
-                                      .device = trace->plan->device != NULL ? trace->plan->device->ordinal : -1};
-    if (trace->plan->device == NULL) continue;
-    void *copy = purr__allocate(trace->object.context, trace->bytes);
-    if (copy == NULL) return purr__fail_memory(err, "the timeline", trace->bytes);
+                                      .device = device != NULL ? device->ordinal : -1};
+    if (device == NULL) continue;
+    void *copy = purr__allocate(trace->object.context, images[i].bytes);
+    if (copy == NULL) return purr__fail_memory(err, "the timeline", images[i].bytes);
     images[i].memory = copy;
-    purr_status_t status = purr__memory_copy(trace->plan, copy, trace->memory, trace->bytes, err);
+    purr_status_t status = trace->launches != NULL
+                               ? purr__trace_launches_read(trace, reference_of(traces, i), copy, err)
+                               : purr__memory_copy(trace->plan, copy, trace->memory, trace->bytes, err);
     if (status != PURR_STATUS_OK) return status;
   }
   return PURR_STATUS_OK;

@@ -13,8 +13,16 @@ struct purr_trace {
   uint64_t bytes;
   bool owns_memory;
   uint32_t num_tracks, tracks_per_block, events_per_track;
-  int rank; /* that the last call was for; -1: there was none */
+  struct purr__trace_launches *launches; /* instead of memory, for a backend that records its launches */
+  int rank;                              /* that the last call was for; -1: there was none */
 };
+
+/* How a backend records. */
+typedef enum purr__trace_means {
+  PURR__TRACES_NOTHING,
+  PURR__TRACES_THREADS,  /* its threads write kernels/trace.h: purr__trace_start, and purr__trace_record on the host */
+  PURR__TRACES_LAUNCHES, /* purr__trace_launches_start, purr__trace_launched */
+} purr__trace_means_t;
 
 /* ---- recording (trace.c) ---- */
 
@@ -26,6 +34,19 @@ purr_status_t purr__trace_start(purr_trace_t *trace, int64_t num_blocks, void *s
 
 /* Host: worker `worker_idx` has done something; only this worker may say so. The clock is purr__now_ns. */
 void purr__trace_record(purr_trace_t *trace, int worker_idx, const purr__trace_event_t *event);
+
+/* ---- recording launches (launches.c); a NULL trace does nothing. Entered ---- */
+purr_status_t purr__trace_launches_start(purr_trace_t *trace, void *stream, purr_error_t *err);
+/* What was enqueued since the start or the last such call is an event of `kind`. */
+purr_status_t purr__trace_launched(purr_trace_t *trace, int kind, void *stream, purr_error_t *err);
+
+purr_status_t purr__trace_launches_create(purr_trace_t *trace, purr_error_t *err);
+void purr__trace_launches_free(purr_trace_t *trace);
+/* Writes what a thread would have written, in so many bytes. `reference` is a trace of the same device, by whose start
+ * all of its ranks count. */
+uint64_t purr__trace_launches_bytes(void);
+purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_trace_t *reference, void *image,
+                                        purr_error_t *err);
 
 /* ---- reading (timeline.c) ---- */
 
@@ -52,7 +73,7 @@ typedef struct purr__lane {
   int64_t num_segments;
 } purr__lane_t;
 
-/* An SM, or a thread of the host, of one rank: lanes first_lane .. first_lane + num_lanes - 1. */
+/* An SM, a thread of the host or a stream, of one rank: lanes first_lane .. first_lane + num_lanes - 1. */
 typedef struct purr__processor {
   int rank;
   uint32_t number;
@@ -62,8 +83,8 @@ typedef struct purr__processor {
 typedef struct purr__timeline {
   purr_context_t *context;
   const char *layer; /* its name */
-  bool is_host;
-  bool was_aligned; /* clocks of devices that have nothing to do with each other were made to begin together */
+  const char *noun;  /* what a processor is: "SM", "thread" or "stream" */
+  bool was_aligned;  /* clocks of devices that have nothing to do with each other were made to begin together */
   int num_ranks;
   int64_t length;      /* ns, of all ranks together */
   purr__lane_t *lanes; /* by rank, processor, block, track */

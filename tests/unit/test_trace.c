@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/driver.h"
 #include "support/allocator.h"
+#include "support/fake_cuda.h"
 #include "support/main.h"
 #include "support/rank.h"
 #include "trace/intervals.h"
@@ -640,6 +642,116 @@ static void misuse_is_refused(void) {
   test_problem_free(problem);
 }
 
+/* ---- a backend that records its launches, on a driver without a GPU ---- */
+
+static void launches_are_recorded(void) {
+  fake_cuda_t *fake = fake_cuda_open();
+  purr_context_t *other = fake_cuda_context();
+  purr__device_t *device = NULL;
+  void *object = NULL;
+  REQUIRE_OK(purr__device_get(other, 0, &device, &err));
+  REQUIRE_OK(purr__object_create(other, PURR__PLAN, sizeof(purr_plan_t), NULL, &object, &err));
+  purr_plan_t *plan = object;
+  plan->device = device;
+  plan->backend = PURR_BACKEND_STAGED;
+  plan->name = "launches";
+  purr_trace_t *trace = NULL;
+  uint64_t bytes = 1;
+  ASSERT_OK(purr_trace_query(plan, NULL, &bytes, &err));
+  CU_ASSERT_EQUAL(bytes, 0);
+  for (int fails = 0; fails < 17; fails++) {
+    fake->failing_call = "cuEventCreate";
+    fake->failing_result = CUDA_ERROR_OUT_OF_MEMORY;
+    fake->failing_after = fails;
+    CU_ASSERT_NOT_EQUAL(purr_trace_create(plan, NULL, &trace, &err), PURR_STATUS_OK);
+    CU_ASSERT_PTR_NULL(trace);
+    CU_ASSERT_EQUAL(fake->num_events, 0);
+  }
+  fake->failing_call = NULL;
+  REQUIRE_OK(purr_trace_create(plan, NULL, &trace, &err));
+  trace->rank = 0;
+  char text[16384];
+  const purr_trace_t *traces[] = {trace};
+  ASSERT_STATUS(PURR_STATUS_INVALID_STATE, purr_trace_write(traces, 1, PURR_TRACE_TEXT, text, sizeof text, NULL, &err));
+  ASSERT_OK(purr__device_enter(device, &err));
+  for (int i = 0; i < 2; i++) { /* the second call replaces the first */
+    ASSERT_OK(purr__trace_launches_start(trace, NULL, &err));
+    ASSERT_OK(purr__trace_launched(trace, PURR__TRACE_SCHEDULE, NULL, &err));
+    ASSERT_OK(purr__trace_launched(trace, PURR__TRACE_GATE_UP, NULL, &err));
+  }
+  ASSERT_OK(purr__trace_launches_start(NULL, NULL, &err));
+  ASSERT_OK(purr__trace_launched(NULL, PURR__TRACE_DOWN, NULL, &err));
+  purr__device_leave(device);
+  ASSERT_OK(purr_trace_write(traces, 1, PURR_TRACE_TEXT, text, sizeof text, NULL, &err));
+  CU_ASSERT(has(text, "Timeline of layer launches: 1000.0 us, 1 rank, 1 stream, 2 events on 1 track\n"));
+  CU_ASSERT(has(text, "  schedule          other                  1    1000.0 us   100.0 %"));
+  ASSERT_OK(purr_trace_write(traces, 1, PURR_TRACE_PERFETTO, text, sizeof text, NULL, &err));
+  CU_ASSERT(has(text, "{\"name\":\"stream 0\"}"));
+  ASSERT_OK(purr_trace_write(traces, 1, PURR_TRACE_SVG, text, sizeof text, NULL, &err));
+  CU_ASSERT(has(text, ">stream 0</text>"));
+  /* More than there is room for: the last ones are left out. */
+  ASSERT_OK(purr__device_enter(device, &err));
+  ASSERT_OK(purr__trace_launches_start(trace, NULL, &err));
+  for (int i = 0; i < 40; i++) ASSERT_OK(purr__trace_launched(trace, PURR__TRACE_DOWN, NULL, &err));
+  purr__device_leave(device);
+  ASSERT_OK(purr_trace_write(traces, 1, PURR_TRACE_TEXT, text, sizeof text, NULL, &err));
+  CU_ASSERT(has(text, "16 events on 1 track"));
+  fake->failing_call = "cuEventElapsedTime"; /* a call that has not ended */
+  fake->failing_result = CUDA_ERROR_NOT_READY;
+  fake->failing_after = 0;
+  CU_ASSERT_NOT_EQUAL(purr_trace_write(traces, 1, PURR_TRACE_TEXT, text, sizeof text, NULL, &err), PURR_STATUS_OK);
+  fake->failing_call = NULL;
+  purr_trace_destroy(trace);
+  CU_ASSERT_EQUAL(fake->num_events, 0);
+  CU_ASSERT_EQUAL(fake->num_unsafe_calls, 0);
+  CU_ASSERT_EQUAL(fake->num_pushed, 0);
+  purr__object_release(plan);
+  purr_context_destroy(other);
+}
+
+/* ---- a kernel's buffer in device memory, which is ordinary memory here ---- */
+
+static void device_memory_is_fetched(void) {
+  fake_cuda_t *fake = fake_cuda_open();
+  purr_context_t *other = fake_cuda_context();
+  purr__device_t *device = NULL;
+  void *object = NULL, *memory_of_kernel = NULL;
+  REQUIRE_OK(purr__device_get(other, 0, &device, &err));
+  REQUIRE_OK(purr__object_create(other, PURR__PLAN, sizeof(purr_plan_t), NULL, &object, &err));
+  purr_plan_t *plan = object;
+  plan->device = device;
+  plan->backend = PURR_BACKEND_HOST; /* as any whose threads record */
+  plan->name = "device";
+  purr_trace_desc_t desc = PURR_TRACE_DESC_INIT;
+  desc.events_per_track = 8;
+  purr_trace_t *trace = NULL;
+  REQUIRE_OK(purr_trace_create(plan, &desc, &trace, &err));
+  ASSERT_OK(purr__device_enter(device, &err));
+  ASSERT_STATUS(PURR_STATUS_UNSUPPORTED, purr__trace_start(trace, fake->num_sms + 1, NULL, &memory_of_kernel, &err));
+  ASSERT_OK(purr__trace_start(trace, fake->num_sms, NULL, &memory_of_kernel, &err));
+  purr__device_leave(device);
+  trace->rank = 3;
+  buffer_t made = small_buffer(), buffer = {.header = memory_of_kernel};
+  buffer.tracks = (purr__trace_track_t *)(buffer.header + 1);
+  buffer.events = (purr__trace_event_t *)(buffer.tracks + buffer.header->num_tracks);
+  memcpy(buffer.tracks, made.tracks, made.header->num_tracks * sizeof *made.tracks);
+  memcpy(buffer.events, made.events, made.header->num_tracks * 8 * sizeof *made.events);
+  free(made.header);
+  char text[8192];
+  const purr_trace_t *traces[] = {trace};
+  ASSERT_OK(purr_trace_write(traces, 1, PURR_TRACE_JSON, text, sizeof text, NULL, &err));
+  CU_ASSERT(has(text, "\"num_events\": 5"));
+  CU_ASSERT(has(text, "{\"rank\": 3, \"number\": 7, \"compute_ns\": 4500, \"idle_ns\": 3500, \"done_ns\": 7000}"));
+  ASSERT_OK(purr__device_enter(device, &err));
+  ASSERT_OK(purr__trace_start(trace, 1, NULL, &memory_of_kernel, &err)); /* the next call begins with nothing */
+  purr__device_leave(device);
+  ASSERT_STATUS(PURR_STATUS_INVALID_STATE, purr_trace_write(traces, 1, PURR_TRACE_JSON, text, sizeof text, NULL, &err));
+  purr_trace_destroy(trace);
+  CU_ASSERT_EQUAL(fake->num_allocations, 0);
+  purr__object_release(plan);
+  purr_context_destroy(other);
+}
+
 int main(void) {
   return purr_test_main("trace", (purr_test_t[]){
                                      {"a context", set_up},
@@ -656,6 +768,8 @@ int main(void) {
                                      {"garbage does no harm", garbage_does_no_harm},
                                      {"the host backend records", host_records},
                                      {"misuse is refused", misuse_is_refused},
+                                     {"launches are recorded", launches_are_recorded},
+                                     {"device memory is fetched", device_memory_is_fetched},
                                      {"nothing is kept", tear_down},
                                      {0},
                                  });

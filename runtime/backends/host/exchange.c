@@ -196,4 +196,4 @@ const purr__backend_t purr__host_backend = {.name = "host",
                                             .build_schedule = purr__host_build_schedule,
                                             .forward = purr__host_forward,
                                             .backward = purr__host_backward,
-                                            .traces_forward = true};
+                                            .traces = PURR__TRACES_THREADS};

@@ -231,6 +231,11 @@ static purr__table_t table_of(const purr__forward_call_t *call) {
                                                   : workspace_at(&call->base, PURR__WS_SCHEDULE));
 }
 
+/* The timeline of the staged backend is its launches. The shared expert's tiles are part of the routed ones'. */
+static purr_status_t launched(const purr__forward_call_t *call, int kind, purr_error_t *err) {
+  return purr__trace_launched(call->trace, kind, call->base.stream, err);
+}
+
 static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_error_t *err) {
   const purr__call_t *base = &call->base;
   const purr_plan_t *plan = base->plan;
@@ -245,25 +250,32 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
       base, begins_with_exchange ? purr__staged_exchange_blocks(base) : num_chunks(plan), (int64_t)last[0] * last[1]);
   purr_status_t status = PURR_STATUS_OK;
   if (begins_with_exchange) status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
+  if (status == PURR_STATUS_OK && begins_with_exchange) status = launched(call, PURR__TRACE_EXCHANGE, err);
   if (status == PURR_STATUS_OK && has_peers)
     status = purr__staged_barrier(base, &turn, 0, call->schedule != NULL ? found : NULL, err);
+  if (status == PURR_STATUS_OK && has_peers) status = launched(call, PURR__TRACE_WAIT_PEER, err);
   if (status == PURR_STATUS_OK && call->schedule == NULL)
     status = build_table(base, &turn, true, &call->topk_ids, &table, err);
   else if (status == PURR_STATUS_OK && call->saved != NULL)
     status = purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
                                call->schedule->table_memory, plan->table_bytes, base->stream, err);
+  if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_SCHEDULE, err);
   if (status != PURR_STATUS_OK) return end_turn(base, status);
   const purr__gemm_params_t gate_up = gate_up_params(call, &turn, weights, &table);
   const purr__gemm_params_t down = down_params(call, &turn, weights, &table);
   status = launch_gemm(base, plan->kernels.gate_up, plan->kernels.gate_up_tma, &gate_up,
                        (const purr__gemm_maps_t *const[]){&weights->gate_up_maps, &weights->shared_gate_up_maps}, false,
                        err);
+  if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_GATE_UP, err);
   if (status == PURR_STATUS_OK)
     status =
         launch_gemm(base, plan->kernels.down, plan->kernels.down_tma, &down,
                     (const purr__gemm_maps_t *const[]){&weights->down_maps, &weights->shared_down_maps}, true, err);
+  if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_DOWN, err);
   if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, found, err);
+  if (status == PURR_STATUS_OK && has_peers) status = launched(call, PURR__TRACE_WAIT_PEER, err);
   if (status == PURR_STATUS_OK) status = launch_sum(call, &turn, weights, &table, err);
+  if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_SLOT_SUM, err);
   if (status != PURR_STATUS_OK) return end_turn(base, status);
   return purr__result_mirrored(base->result, base->stream, err);
 }
@@ -288,6 +300,7 @@ purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_
   if (status != PURR_STATUS_OK) return status;
   if (call->saved != NULL) call->saved->filled = false;
   status = check_places(call, err);
+  if (status == PURR_STATUS_OK) status = purr__trace_launches_start(call->trace, call->base.stream, err);
   if (status == PURR_STATUS_OK)
     status = purr__result_mirror(call->base.result, device, call->base.plan->num_local_experts,
                                  call->base.plan->layer.num_experts, call->base.stream, err);
@@ -345,4 +358,5 @@ const purr__backend_t purr__staged_backend = {.name = "staged",
                                               .prepare_weights = purr__staged_prepare_weights,
                                               .release_weights = purr__staged_release_weights,
                                               .prepare_workspace = purr__staged_prepare_workspace,
-                                              .is_asynchronous = true};
+                                              .is_asynchronous = true,
+                                              .traces = PURR__TRACES_LAUNCHES};
