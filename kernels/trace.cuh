@@ -35,86 +35,96 @@ class Tracer<false> {
   __device__ __forceinline__ void finish() {}
 };
 
+/* It lives in three registers, and a mark in one: consumers have none to give away. What else it needs, it finds again
+ * from the kernel's parameters. */
 template <>
 class Tracer<true> {
  public:
   struct Mark {
-    uint64_t clock;
+    uint32_t clock; /* its low half: an event is shorter than two seconds */
   };
 
   /* Waits shorter than this are not worth an event: a pipeline has one for every stage. */
-  static constexpr uint64_t kLongClocks = 256;
+  static constexpr uint32_t kLongClocks = 256;
 
   /* `buffer` is the purr__trace_header_t, NULL = nothing is written. `lane` 0 .. tracks_per_block - 1 is a different
    * one for each elected thread of the block. */
-  __device__ __forceinline__ Tracer(void *buffer, int lane, int role, bool elected) : track_(nullptr) {
+  __device__ __forceinline__ Tracer(void *buffer, int lane, int role, bool elected)
+      : buffer_(static_cast<purr__trace_header_t *>(buffer)), lane_(lane), next_(nullptr), left_(0) {
     if (!elected || buffer == nullptr) return;
-    const purr__trace_header_t *header = static_cast<const purr__trace_header_t *>(buffer);
-    const uint64_t block = blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
-    const uint64_t idx = block * header->tracks_per_block + lane;
-    if (lane >= (int)header->tracks_per_block || idx >= header->num_tracks) return;
-    purr__trace_track_t *tracks =
-        reinterpret_cast<purr__trace_track_t *>(static_cast<purr__trace_header_t *>(buffer) + 1);
-    track_ = tracks + idx;
-    capacity_ = header->events_per_track;
-    events_ = reinterpret_cast<purr__trace_event_t *>(tracks + header->num_tracks) + idx * capacity_;
-    num_ = 0;
+    if (lane >= (int)buffer_->tracks_per_block || track_idx() >= buffer_->num_tracks) return;
+    purr__trace_track_t *at = track();
+    left_ = (int)buffer_->events_per_track;
+    next_ = reinterpret_cast<purr__trace_event_t *>(tracks() + buffer_->num_tracks) + track_idx() * left_;
     unsigned sm;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-    track_->processor = sm;
-    track_->block = (uint32_t)block;
-    track_->role = role;
-    track_->ns_begin = nanoseconds();
-    track_->clock_begin = clock64();
+    at->processor = sm;
+    at->block = block();
+    at->role = role;
+    at->ns_begin = nanoseconds();
+    at->clock_begin = clock64();
   }
 
   /* A thread that is not elected reads the clock too: cheaper than to ask. */
-  __device__ __forceinline__ Mark begin() const { return {(uint64_t)clock64()}; }
+  __device__ __forceinline__ Mark begin() const { return {(uint32_t)clock()}; }
 
   __device__ __forceinline__ void end(Mark mark, int kind, int expert = -1, int row = -1, int column = -1,
                                       int rank = -1) {
-    if (track_ != nullptr) write(mark.clock, clock64(), kind, expert, row, column, rank);
+    if (next_ != nullptr) write(mark, clock64(), kind, expert, row, column, rank);
   }
 
   /* For waits. */
   __device__ __forceinline__ void end_if_long(Mark mark, int kind, int expert = -1, int row = -1, int column = -1,
                                               int rank = -1) {
-    if (track_ == nullptr) return;
+    if (next_ == nullptr) return;
     const uint64_t now = clock64();
-    if (now - mark.clock >= kLongClocks) write(mark.clock, now, kind, expert, row, column, rank);
+    if ((uint32_t)now - mark.clock >= kLongClocks) write(mark, now, kind, expert, row, column, rank);
   }
 
   __device__ __forceinline__ void finish() {
-    if (track_ == nullptr) return;
-    track_->num_events = num_ < capacity_ ? num_ : capacity_;
-    track_->num_dropped = num_ < capacity_ ? 0 : num_ - capacity_;
-    track_->clock_end = clock64();
-    track_->ns_end = nanoseconds();
-    track_ = nullptr;
+    if (next_ == nullptr) return;
+    purr__trace_track_t *at = track();
+    at->num_events = buffer_->events_per_track - (left_ > 0 ? left_ : 0);
+    at->num_dropped = left_ < 0 ? -left_ : 0;
+    at->clock_end = clock64();
+    at->ns_end = nanoseconds();
+    next_ = nullptr;
   }
 
  private:
+  static __device__ __forceinline__ uint32_t block() {
+    return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  }
+  __device__ __forceinline__ uint64_t track_idx() const {
+    return (uint64_t)block() * buffer_->tracks_per_block + lane_;
+  }
+  __device__ __forceinline__ purr__trace_track_t *tracks() const {
+    return reinterpret_cast<purr__trace_track_t *>(buffer_ + 1);
+  }
+  __device__ __forceinline__ purr__trace_track_t *track() const { return tracks() + track_idx(); }
+
   static __device__ __forceinline__ uint64_t nanoseconds() {
     uint64_t ns;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
     return ns;
   }
 
-  __device__ __forceinline__ void write(uint64_t begin, uint64_t end, int kind, int expert, int row, int column,
-                                        int rank) {
-    if (num_ < capacity_) {
+  __device__ __forceinline__ void write(Mark mark, uint64_t end, int kind, int expert, int row, int column, int rank) {
+    if (left_ > 0) {
       /* Two whole vectors: the compiler would make six stores of the struct. */
-      ulonglong2 *at = reinterpret_cast<ulonglong2 *>(events_ + num_);
-      __stcs(at, make_ulonglong2(begin, end));
+      ulonglong2 *at = reinterpret_cast<ulonglong2 *>(next_);
+      __stcs(at, make_ulonglong2(end - ((uint32_t)end - mark.clock), end));
       __stcs(at + 1, make_ulonglong2((uint16_t)kind | (uint32_t)(uint16_t)rank << 16 | (uint64_t)(uint32_t)expert << 32,
                                      (uint32_t)row | (uint64_t)(uint32_t)column << 32));
+      next_++;
     }
-    num_++;
+    left_--;
   }
 
-  purr__trace_track_t *track_;
-  purr__trace_event_t *events_;
-  uint32_t num_, capacity_;
+  purr__trace_header_t *buffer_;
+  int lane_;
+  purr__trace_event_t *next_; /* NULL in a thread that writes nothing */
+  int left_;                  /* events that still fit; below 0 those that did not */
 };
 
 }  // namespace trace
