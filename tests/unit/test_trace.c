@@ -642,19 +642,33 @@ static void misuse_is_refused(void) {
   test_problem_free(problem);
 }
 
-/* ---- a backend that records its launches, on a driver without a GPU ---- */
+/* ---- on a driver without a GPU ---- */
 
-static void launches_are_recorded(void) {
-  fake_cuda_t *fake = fake_cuda_open();
+/* As much of a plan as a trace looks at. */
+static purr_plan_t *plan_on_fake(int backend, const char *name) {
   purr_context_t *other = fake_cuda_context();
   purr__device_t *device = NULL;
   void *object = NULL;
-  REQUIRE_OK(purr__device_get(other, 0, &device, &err));
-  REQUIRE_OK(purr__object_create(other, PURR__PLAN, sizeof(purr_plan_t), NULL, &object, &err));
+  CU_ASSERT_EQUAL_FATAL(purr__device_get(other, 0, &device, &err), PURR_STATUS_OK);
+  CU_ASSERT_EQUAL_FATAL(purr__object_create(other, PURR__PLAN, sizeof(purr_plan_t), NULL, &object, &err),
+                        PURR_STATUS_OK);
   purr_plan_t *plan = object;
   plan->device = device;
-  plan->backend = PURR_BACKEND_STAGED;
-  plan->name = "launches";
+  plan->backend = backend;
+  plan->name = name;
+  return plan;
+}
+
+static void drop_plan(purr_plan_t *plan) {
+  purr_context_t *other = plan->object.context;
+  purr__object_release(plan);
+  purr_context_destroy(other);
+}
+
+static void launches_are_recorded(void) {
+  fake_cuda_t *fake = fake_cuda_open();
+  purr_plan_t *plan = plan_on_fake(PURR_BACKEND_STAGED, "launches");
+  purr__device_t *device = plan->device;
   purr_trace_t *trace = NULL;
   uint64_t bytes = 1;
   ASSERT_OK(purr_trace_query(plan, NULL, &bytes, &err));
@@ -705,23 +719,15 @@ static void launches_are_recorded(void) {
   CU_ASSERT_EQUAL(fake->num_events, 0);
   CU_ASSERT_EQUAL(fake->num_unsafe_calls, 0);
   CU_ASSERT_EQUAL(fake->num_pushed, 0);
-  purr__object_release(plan);
-  purr_context_destroy(other);
+  drop_plan(plan);
 }
 
-/* ---- a kernel's buffer in device memory, which is ordinary memory here ---- */
-
+/* A kernel's buffer in device memory, which is ordinary memory here. */
 static void device_memory_is_fetched(void) {
   fake_cuda_t *fake = fake_cuda_open();
-  purr_context_t *other = fake_cuda_context();
-  purr__device_t *device = NULL;
-  void *object = NULL, *memory_of_kernel = NULL;
-  REQUIRE_OK(purr__device_get(other, 0, &device, &err));
-  REQUIRE_OK(purr__object_create(other, PURR__PLAN, sizeof(purr_plan_t), NULL, &object, &err));
-  purr_plan_t *plan = object;
-  plan->device = device;
-  plan->backend = PURR_BACKEND_HOST; /* as any whose threads record */
-  plan->name = "device";
+  purr_plan_t *plan = plan_on_fake(PURR_BACKEND_HOST, "device"); /* as any whose threads record */
+  purr__device_t *device = plan->device;
+  void *memory_of_kernel = NULL;
   purr_trace_desc_t desc = PURR_TRACE_DESC_INIT;
   desc.events_per_track = 8;
   purr_trace_t *trace = NULL;
@@ -748,8 +754,7 @@ static void device_memory_is_fetched(void) {
   ASSERT_STATUS(PURR_STATUS_INVALID_STATE, purr_trace_write(traces, 1, PURR_TRACE_JSON, text, sizeof text, NULL, &err));
   purr_trace_destroy(trace);
   CU_ASSERT_EQUAL(fake->num_allocations, 0);
-  purr__object_release(plan);
-  purr_context_destroy(other);
+  drop_plan(plan);
 }
 
 int main(void) {
