@@ -87,7 +87,8 @@ int layer_open(layer_t *layer, const char *command, const char *config_path, con
   layer->num_ranks = layer->shape.num_ranks;
   layer->ranks = calloc((size_t)layer->num_ranks, sizeof *layer->ranks);
   if (layer->ranks == NULL) return fail(command, "take fewer --ranks", "memory ran out");
-  return EXIT_GOOD;
+  int code = devices_parse(command, options->devices_text, &layer->devices);
+  return code == EXIT_GOOD ? devices_check_ranks(command, &layer->devices, layer->num_ranks) : code;
 }
 
 /* -------------------------------------------------------------------------------------------------------- allocate */
@@ -167,7 +168,8 @@ static int64_t first_token_of(const layer_t *layer, int64_t rank) {
   return layer->num_tokens / layer->num_ranks * rank + layer->num_tokens % layer->num_ranks * rank / layer->num_ranks;
 }
 
-static int make_plan(layer_t *layer, const layer_options_t *options, int backend) {
+/* A plan for each GPU of the list. What differs between them, if anything does, the ranks find out when they meet. */
+static int make_plans(layer_t *layer, const layer_options_t *options, int backend) {
   purr_error_t err = PURR_ERROR_INIT;
   purr_plan_desc_t desc = PURR_PLAN_DESC_INIT;
   int64_t tokens_per_rank = (layer->num_tokens + layer->num_ranks - 1) / layer->num_ranks;
@@ -180,16 +182,34 @@ static int make_plan(layer_t *layer, const layer_options_t *options, int backend
   desc.backend = backend;
   desc.precision = options->precision + 1;
   desc.max_tokens = tokens_per_rank > 0 ? tokens_per_rank : 1;
-  if (purr_plan_create(layer->context, layer->config, &desc, &layer->plan, &err) != PURR_STATUS_OK)
-    return fail_call(layer->command, "change --ranks, --backend, --precision or the config", &err);
-  layer->info.struct_size = sizeof layer->info;
-  if (purr_plan_query(layer->plan, &layer->info, &err) != PURR_STATUS_OK) return fail_call(layer->command, NULL, &err);
+  const int num_plans = layer->devices.count > 0 ? layer->devices.count : 1;
+  for (int i = 0; i < num_plans; i++) {
+    desc.device = layer->devices.count > 0 ? layer->devices.numbers[i] + 1 : 0;
+    if (purr_plan_create(layer->context, layer->config, &desc, &layer->plans[i], &err) != PURR_STATUS_OK)
+      return fail_call(layer->command,
+                       layer->devices.count > 0 ? "change --devices, --ranks, --backend, --precision or the config"
+                                                : "change --ranks, --backend, --precision or the config",
+                       &err);
+    purr_plan_info_t info = {.struct_size = sizeof info};
+    if (purr_plan_query(layer->plans[i], &info, &err) != PURR_STATUS_OK) return fail_call(layer->command, NULL, &err);
+    if (layer->devices.count > 0 && info.backend == PURR_BACKEND_HOST)
+      return devices_fail_host(layer->command, layer->context, layer->config, desc);
+    if (i == 0) layer->info = info;
+  }
+  for (int64_t r = 0; r < layer->num_ranks; r++) layer->ranks[r].plan = layer->plans[r % num_plans];
   return EXIT_GOOD;
 }
 
-/* A plan whose backend runs what is wanted. */
-static int choose_plan(layer_t *layer, const layer_options_t *options, bool *backward) {
-  int code = make_plan(layer, options, options->backend);
+static void drop_plans(layer_t *layer) {
+  for (int i = 0; i < MAX_DEVICES; i++) {
+    purr_plan_destroy(layer->plans[i]);
+    layer->plans[i] = NULL;
+  }
+}
+
+/* Plans whose backend runs what is wanted. */
+static int choose_plans(layer_t *layer, const layer_options_t *options, bool *backward) {
+  int code = make_plans(layer, options, options->backend);
   if (code != EXIT_GOOD || !*backward || layer->info.supports_backward) return code;
   if (options->forward_suffices) {
     *backward = false;
@@ -198,14 +218,17 @@ static int choose_plan(layer_t *layer, const layer_options_t *options, bool *bac
   if (options->backend != PURR_BACKEND_AUTO)
     return fail(layer->command, "leave --backend away, or leave --backward away", "the %s backend runs forward alone",
                 backend_names[layer->info.backend]);
-  purr_plan_destroy(layer->plan);
-  layer->plan = NULL;
-  return make_plan(layer, options, PURR_BACKEND_HOST);
+  if (layer->devices.count > 0)
+    return fail(layer->command, "leave --devices away, or leave --backward away",
+                "--devices names GPUs, but the %s backend runs forward alone, and the host would run this layer",
+                backend_names[layer->info.backend]);
+  drop_plans(layer);
+  return make_plans(layer, options, PURR_BACKEND_HOST);
 }
 
 int layer_allocate(layer_t *layer, const layer_options_t *options, int64_t num_tokens, bool backward) {
   layer->num_tokens = num_tokens;
-  int code = choose_plan(layer, options, &backward);
+  int code = choose_plans(layer, options, &backward);
   if (code != EXIT_GOOD) return code;
 
   allocation_t allocation = {.layer = layer, .measures = true};
@@ -322,7 +345,7 @@ static purr_status_t place_weights(const layer_t *layer, rank_t *rank, const pur
   if (status != PURR_STATUS_OK) return status;
   const purr_weights_desc_t at = {sizeof at, 0,         placed[0], placed[1], placed[2],
                                   placed[3], placed[4], placed[5], placed[6], placed[7]};
-  return purr_weights_create(layer->plan, &at, &rank->weights, &rank->err);
+  return purr_weights_create(rank->plan, &at, &rank->weights, &rank->err);
 }
 
 static purr_status_t create_weights(const layer_t *layer, int64_t rank_idx, rank_t *rank) {
@@ -357,21 +380,21 @@ static purr_status_t place_tokens(const layer_t *layer, rank_t *rank) {
 }
 
 static purr_status_t create_rank(const layer_t *layer, int64_t rank_idx, rank_t *rank) {
-  purr_status_t status = purr_stream_create(layer->plan, &rank->stream, &rank->err);
+  purr_status_t status = purr_stream_create(rank->plan, &rank->stream, &rank->err);
   if (status == PURR_STATUS_OK) status = create_weights(layer, rank_idx, rank);
   if (status == PURR_STATUS_OK) status = place_tokens(layer, rank);
   if (status == PURR_STATUS_OK)
-    status = purr_workspace_create(layer->plan, rank->group, NULL, &rank->workspace, &rank->err);
+    status = purr_workspace_create(rank->plan, rank->group, NULL, &rank->workspace, &rank->err);
   if (status == PURR_STATUS_OK && layer->d_x != NULL)
-    status = purr_saved_create(layer->plan, NULL, 0, &rank->saved, &rank->err);
+    status = purr_saved_create(rank->plan, NULL, 0, &rank->saved, &rank->err);
   if (status == PURR_STATUS_OK) status = purr_result_create(layer->context, &rank->result, &rank->err);
   return status;
 }
 
 /* Waits for the call and takes its outcome: a GPU backend only enqueues it. */
-static purr_status_t finish_call(const layer_t *layer, rank_t *rank, purr_result_info_t *out_info) {
+static purr_status_t finish_call(rank_t *rank, purr_result_info_t *out_info) {
   *out_info = (purr_result_info_t){.struct_size = sizeof *out_info};
-  purr_status_t status = purr_stream_synchronize(layer->plan, rank->stream, &rank->err);
+  purr_status_t status = purr_stream_synchronize(rank->plan, rank->stream, &rank->err);
   if (status == PURR_STATUS_OK) status = purr_result_query(rank->result, out_info, &rank->err);
   return status == PURR_STATUS_OK ? out_info->status : status;
 }
@@ -388,14 +411,14 @@ static purr_status_t forward_rank(const layer_t *layer, int64_t rank_idx, rank_t
   args.result = rank->result;
   args.stream = rank->stream;
   args.trace = rank->trace;
-  purr_status_t status = purr_forward(layer->plan, rank->workspace, &args, &rank->err);
-  if (status == PURR_STATUS_OK) status = finish_call(layer, rank, &rank->forward);
+  purr_status_t status = purr_forward(rank->plan, rank->workspace, &args, &rank->err);
+  if (status == PURR_STATUS_OK) status = finish_call(rank, &rank->forward);
   if (status == PURR_STATUS_OK)
     status = purr_result_tokens_per_expert(rank->result, layer->tokens_per_expert + rank_idx * num_local, num_local,
                                            &rank->err);
   if (status == PURR_STATUS_OK)
-    status =
-        fetch_tensor(layer, &rank->output, layer->output + rank->first_token * layer->shape.hidden_size, &rank->err);
+    status = fetch_tensor(layer, rank, &rank->output, layer->output + rank->first_token * layer->shape.hidden_size,
+                          &rank->err);
   return status;
 }
 
@@ -421,8 +444,8 @@ static purr_status_t backward_rank(const layer_t *layer, int64_t rank_idx, rank_
   args.d_weights = &gradients.desc;
   args.result = rank->result;
   args.stream = rank->stream;
-  purr_status_t status = purr_backward(layer->plan, rank->workspace, &args, &rank->err);
-  return status == PURR_STATUS_OK ? finish_call(layer, rank, &rank->backward) : status;
+  purr_status_t status = purr_backward(rank->plan, rank->workspace, &args, &rank->err);
+  return status == PURR_STATUS_OK ? finish_call(rank, &rank->backward) : status;
 }
 
 /* -------------------------------------------------------------------------------------------------- all ranks at once
@@ -506,8 +529,8 @@ void layer_close(layer_t *layer) {
     purr_saved_destroy(rank->saved);
     purr_workspace_destroy(rank->workspace);
     purr_weights_destroy(rank->weights);
-    release_placed(layer, rank);
-    purr_stream_destroy(layer->plan, rank->stream);
+    release_placed(rank);
+    purr_stream_destroy(rank->plan, rank->stream);
     purr_checkpoint_layer_destroy(rank->checkpoint_layer);
     purr_group_destroy(rank->group);
   }
@@ -517,7 +540,7 @@ void layer_close(layer_t *layer) {
     free(layer->blocks);
     layer->blocks = next;
   }
-  purr_plan_destroy(layer->plan);
+  drop_plans(layer);
   purr_checkpoint_destroy(layer->checkpoint);
   purr_config_destroy(layer->config);
   purr_context_destroy(layer->context);

@@ -54,6 +54,7 @@ int write_safetensors(const char *command, FILE *file, const char *path, const n
 /* ---- the layer (layer.c) ---- */
 typedef struct layer_options {
   const char *checkpoint_path; /* NULL = generated weights */
+  const char *devices_text;    /* NULL = GPU 0, where there is one */
   int64_t layer_idx;           /* -1 = the first MoE layer */
   int64_t num_ranks;           /* 0 = as in the config */
   int64_t num_threads;         /* 0 = the library's default */
@@ -84,6 +85,13 @@ typedef struct layer_options {
        .min = 1,                                                                                     \
        .max = 1024,                                                                                  \
        .help = "expert-parallel ranks in this process (default: as in the config)"},                 \
+      {.name = "devices",                                                                            \
+       .kind = OPTION_TEXT,                                                                          \
+       .value = &(o).devices_text,                                                                   \
+       .metavar = "LIST",                                                                            \
+       .help =                                                                                       \
+           "GPUs of the ranks, dealt in turn: with 0,1 ranks 0, 2, ... use GPU 0 and ranks 1, 3,\n"  \
+           "... GPU 1 (default: GPU 0 for all, where there is one)"},                                \
       {.name = "threads",                                                                            \
        .kind = OPTION_INT,                                                                           \
        .value = &(o).num_threads,                                                                    \
@@ -113,6 +121,7 @@ typedef struct placed {
 } placed_t;
 
 typedef struct rank {
+  purr_plan_t *plan; /* of its GPU; not owned */
   int64_t first_token, num_tokens;
   placed_t placed[16]; /* weights and tokens on a GPU */
   int num_placed;
@@ -136,7 +145,8 @@ typedef struct layer {
   purr_context_t *context;
   purr_config_t *config;
   purr_checkpoint_t *checkpoint;
-  purr_plan_t *plan;
+  device_list_t devices;
+  purr_plan_t *plans[MAX_DEVICES]; /* one for each entry of the list, one at least */
   purr_layer_desc_t shape;
   purr_plan_info_t info;
   int64_t layer_idx;
@@ -175,8 +185,9 @@ int64_t layer_shared_count(const layer_t *layer, int shared_idx);
 /* Moves a tensor of host memory to the backend's: allocates, copies, and lets `tensor` describe the copy. */
 purr_status_t place_tensor(const layer_t *layer, rank_t *rank, purr_tensor_t *tensor, purr_error_t *err);
 /* Copies a placed tensor back. */
-purr_status_t fetch_tensor(const layer_t *layer, const purr_tensor_t *tensor, void *to, purr_error_t *err);
-void release_placed(const layer_t *layer, rank_t *rank);
+purr_status_t fetch_tensor(const layer_t *layer, const rank_t *rank, const purr_tensor_t *tensor, void *to,
+                           purr_error_t *err);
+void release_placed(rank_t *rank);
 
 /* ---- routings (route.c) ---- */
 typedef enum routing_kind { ROUTING_UNIFORM, ROUTING_ZIPF, ROUTING_CHECKPOINT, ROUTING_FILE } routing_kind_t;

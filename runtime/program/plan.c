@@ -17,7 +17,7 @@ static const help_t help = {
 
 typedef struct plan_options {
   const char *config_path;
-  int64_t num_sms, num_ranks, max_tokens;
+  int64_t num_sms, num_ranks, max_tokens, device; /* device -1 = the first, where there is one */
   int backend, precision; /* indices into backend_names and precision_names; precision -1 = as in the config */
   bool json;
 } plan_options_t;
@@ -54,6 +54,7 @@ static int make_plan(purr_context_t *context, const plan_options_t *options) {
   desc.num_sms = (int32_t)options->num_sms;
   desc.num_ranks = (int32_t)options->num_ranks;
   desc.max_tokens = options->max_tokens;
+  desc.device = (int32_t)options->device + 1;
   desc.backend = options->backend;
   desc.precision = options->precision + 1;
   purr_plan_t *plan;
@@ -66,7 +67,7 @@ static int make_plan(purr_context_t *context, const plan_options_t *options) {
 }
 
 int cmd_plan(int argc, char **argv) {
-  plan_options_t options = {.precision = -1};
+  plan_options_t options = {.precision = -1, .device = -1};
   const option_t table[] = {
       {.name = "sms",
        .kind = OPTION_INT,
@@ -75,6 +76,12 @@ int cmd_plan(int argc, char **argv) {
        .min = 1,
        .max = 65536,
        .help = "SMs to plan for (default: those of the device, else 132)"},
+      {.name = "device",
+       .kind = OPTION_INT,
+       .value = &options.device,
+       .metavar = "N",
+       .max = MAX_DEVICE_NUMBER,
+       .help = "GPU of the rank that is explained (default: 0, where there is one)"},
       {.name = "ranks",
        .kind = OPTION_INT,
        .value = &options.num_ranks,

@@ -130,4 +130,23 @@ void json_real(json_t *json, const char *key, double value);
 void json_text(json_t *json, const char *key, const char *value); /* NULL becomes null */
 void json_bool(json_t *json, const char *key, bool value);
 
+/* ---- which GPU each rank uses (devices.c) ---- */
+enum { MAX_DEVICES = 64, MAX_DEVICE_NUMBER = 1023 };
+typedef struct device_list {
+  int32_t numbers[MAX_DEVICES];
+  int count; /* 0 = --devices was not given: all on GPU 0 */
+} device_list_t;
+/* Reads "0,1"; NULL gives an empty list. Returns an exit code, as the next does. */
+int devices_parse(const char *command, const char *text, device_list_t *out_devices);
+int devices_check_ranks(const char *command, const device_list_t *devices, int64_t num_ranks);
+/* Ranks are dealt over the list in turn. */
+int32_t device_of_rank(const device_list_t *devices, int64_t rank);
+/* "0, 1, 0, 1": of each rank. */
+const char *devices_text(char *buffer, size_t capacity, const device_list_t *devices, int64_t num_ranks);
+#define DEVICES_TEXT(devices, num_ranks) devices_text((char[128]){0}, 128, devices, num_ranks)
+/* The field "devices": null without a GPU. */
+void devices_write_json(json_t *json, const device_list_t *devices, int64_t num_ranks, bool is_on_gpu);
+/* GPUs were named and the host was chosen: says why. */
+int devices_fail_host(const char *command, purr_context_t *context, const purr_config_t *config, purr_plan_desc_t desc);
+
 #endif

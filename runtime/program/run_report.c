@@ -45,6 +45,10 @@ static void print_layer(const run_t *run) {
   table_add(&table, "runs on");
   table_add(&table, "%s backend, %s, %" PRId64 " rank%s", backend_names[layer->info.backend],
             precision_names[layer->info.precision], layer->num_ranks, layer->num_ranks == 1 ? "" : "s");
+  if (layer->info.backend != PURR_BACKEND_HOST) {
+    table_add(&table, layer->num_ranks == 1 ? "GPU" : "GPU of each rank");
+    table_add(&table, "%s", DEVICES_TEXT(&layer->devices, layer->num_ranks));
+  }
   table_add(&table, "tokens");
   if (run->input != NULL)
     table_add(&table, "%s from %s", COUNT_TEXT(layer->num_tokens), options->input_path);
@@ -221,6 +225,7 @@ void run_write_json(const run_t *run) {
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);
   json_int(&json, "num_ranks", layer->num_ranks);
+  devices_write_json(&json, &layer->devices, layer->num_ranks, layer->info.backend != PURR_BACKEND_HOST);
   json_int(&json, "num_threads", options->layer.num_threads); /* 0 = the library's default */
   json_int(&json, "seed", options->seed);
   json_int(&json, "num_repeats", options->num_repeats);

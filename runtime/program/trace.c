@@ -45,7 +45,7 @@ static int create_traces(layer_t *layer, int64_t num_events) {
   purr_trace_desc_t desc = PURR_TRACE_DESC_INIT;
   desc.events_per_track = num_events;
   for (int64_t r = 0; r < layer->num_ranks; r++)
-    if (purr_trace_create(layer->plan, &desc, &layer->ranks[r].trace, &err) != PURR_STATUS_OK)
+    if (purr_trace_create(layer->ranks[r].plan, &desc, &layer->ranks[r].trace, &err) != PURR_STATUS_OK)
       return fail_call("trace", "change --backend, or --events", &err);
   return EXIT_GOOD;
 }

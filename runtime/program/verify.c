@@ -281,9 +281,11 @@ static void print_report(const verify_t *verify) {
   printf("  %" PRId64 " tokens, hidden %" PRId64 ", %" PRId64 " experts of intermediate %" PRId64 ", top %" PRId64,
          layer->num_tokens, shape->hidden_size, shape->num_experts, shape->intermediate_size, shape->top_k);
   if (shape->shared_intermediate_size > 0) printf(", shared expert of %" PRId64, shape->shared_intermediate_size);
-  printf("\n  %s backend, %s, %" PRId64 " rank%s; forward %s", backend_names[layer->info.backend],
-         precision_names[layer->info.precision], layer->num_ranks, layer->num_ranks == 1 ? "" : "s",
-         TIME_TEXT(pass_seconds(verify, false)));
+  printf("\n  %s backend, %s, %" PRId64 " rank%s", backend_names[layer->info.backend],
+         precision_names[layer->info.precision], layer->num_ranks, layer->num_ranks == 1 ? "" : "s");
+  if (layer->info.backend != PURR_BACKEND_HOST)
+    printf(" on GPU%s %s", layer->num_ranks == 1 ? "" : "s", DEVICES_TEXT(&layer->devices, layer->num_ranks));
+  printf("; forward %s", TIME_TEXT(pass_seconds(verify, false)));
   if (verify->backward) printf(", backward %s", TIME_TEXT(pass_seconds(verify, true)));
   printf("\n\n");
 
@@ -325,6 +327,7 @@ static void write_json(const verify_t *verify) {
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);
   json_int(&json, "num_ranks", layer->num_ranks);
+  devices_write_json(&json, &layer->devices, layer->num_ranks, layer->info.backend != PURR_BACKEND_HOST);
   json_int(&json, "num_tokens", layer->num_tokens);
   json_real(&json, "tolerance", options->tolerance);
   json_bool(&json, "passed", count_failed(verify) == 0);

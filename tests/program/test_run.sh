@@ -104,6 +104,21 @@ sed -e 's/num_experts: 12/num_experts: 4096/' -e 's/hidden_size: 64/hidden_size:
 refuses "are available" run "$work/huge.yaml"
 refuses "" run "$layer" --ranks 5
 
+# Which GPU each rank has: a list that is well formed, of GPUs that are there, for a layer that runs on GPUs.
+run 0 run "$layer" --tokens 4 --backend host --json
+json_is 'o["devices"]' None
+for list in "" , 0, ,0 0,,1 a 0x1 -1 1024 "0 1"; do
+  refuses "--devices" run "$layer" --tokens 4 --devices "$list"
+done
+refuses "--devices takes GPU numbers from 0 to 1023, not '0,x'" run "$layer" --tokens 4 --ranks 2 --devices 0,x
+says err "such as --devices 0,1"
+refuses "--devices names 3 GPUs for 2 ranks" run "$layer" --tokens 4 --ranks 2 --devices 0,0,0
+refuses "NO_DEVICE" run "$layer" --tokens 4 --ranks 2 --devices 0,1023
+refuses "NO_DEVICE" run "$layer" --tokens 4 --ranks 2 --devices 1023 --backend staged
+refuses "" run "$layer" --tokens 4 --devices 0 --backward
+refuses "--devices names GPUs" verify --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --backend host --devices 1023 \
+  --capture "$SOURCE_DIR/tests/data/qwen3-moe/capture.safetensors"
+
 # A checkpoint's layer, with the model's own router: it chose what was captured.
 for model in qwen3-moe deepseek-v3; do
   data=$SOURCE_DIR/tests/data/$model
