@@ -11,22 +11,25 @@ static const help_t help = {
     .command = "bench",
     .usage = "[CONFIG...] [options]",
     .about =
-        "Times the forward pass of layers, from expert ids to output, on one rank; without CONFIG of the\n"
-        "five in configs/bench. Weights and tokens are random; T is the config's max_tokens.\n"
+        "Times the forward pass of layers, from expert ids to output; without CONFIG of the five in\n"
+        "configs/bench. Weights and tokens are random; T is the config's max_tokens, over all ranks.\n"
         "\n"
         "GPU time: the L2 is flushed before each run, and the stream is held back until all launches are\n"
-        "enqueued, 2 ms at least. FLOPs are 6 T K H I + 6 T H S. 'executed' counts the rows of whole tiles\n"
-        "over the rows that tokens need. Host time is what one call costs while the GPU is busy. Small\n"
-        "batches are held against memory: the bytes of the weights that they touch, per second. With the\n"
-        "host backend the time of the call is taken.",
+        "enqueued, 2 ms at least; ranks start together, and the last to end counts. FLOPs are\n"
+        "6 T K H I + 6 T H S. 'executed' counts the rows of whole tiles over the rows that tokens need.\n"
+        "Launches and host time are of one call of a rank, while the GPU is busy. Small batches are held\n"
+        "against memory: the bytes of the weights that they touch, per second. With the host backend the\n"
+        "time of the call is taken.",
     .example =
         "  purr bench\n"
         "  purr bench --shapes qwen3_30b,mixtral_8x7b --routing zipf:1.0 --repeat 50 --dense 774\n"
+        "  purr bench --shapes qwen3_30b --ranks 4 --devices 0,1\n"
         "  purr bench configs/qwen3_30b.yaml --tokens 2048 --backend host --json",
 };
 
 static const char *const shape_names[] = {"kimi_k2_slice",    "kimi_ep64_rank", "qwen3_30b",
                                           "deepseek_v2_lite", "mixtral_8x7b",   NULL};
+enum { MAX_BENCH_RANKS = 30 }; /* as many as can share a GPU */
 enum { NUM_SHAPES = sizeof shape_names / sizeof shape_names[0] - 1, PATH_BYTES = 4096 };
 
 static const int64_t small_batches[] = {1, 8, 64};
@@ -37,7 +40,7 @@ typedef struct bench {
   routing_t routings[2];
   int num_routings;
   purr_context_t *context;
-  gpu_t *gpu;
+  gpu_t *gpus[MAX_BENCH_RANKS]; /* of the ranks; opened by the first layer that runs on GPUs */
   bench_report_t report;
 } bench_t;
 
@@ -101,7 +104,9 @@ static int choose_routings(bench_t *bench) {
 /* ------------------------------------------------------------------------------------------------------- measuring */
 
 typedef struct work {
+  const bench_t *bench;
   const bench_layer_t *layer;
+  int64_t rank_idx; /* of call_rank */
   int64_t num_tokens;
   bool saved;
 } work_t;
@@ -111,10 +116,29 @@ static int call_forward(void *arg) {
   return bench_layer_forward(work->layer, work->num_tokens, work->saved);
 }
 
-static int replay_graph(void *arg) { return gpu_replay(((const work_t *)arg)->layer->gpu); }
+static int call_rank(void *arg) {
+  const work_t *work = arg;
+  return bench_layer_forward_rank(work->layer, work->rank_idx, work->num_tokens, work->saved);
+}
+
+static int replay_graphs(void *arg) {
+  const work_t *work = arg;
+  int code = EXIT_GOOD;
+  for (int64_t r = 0; r < work->layer->num_ranks && code == EXIT_GOOD; r++) code = gpu_replay(work->bench->gpus[r]);
+  return code;
+}
+
+static int capture_all(work_t *work) {
+  int code = EXIT_GOOD;
+  for (work->rank_idx = 0; work->rank_idx < work->layer->num_ranks && code == EXIT_GOOD; work->rank_idx++)
+    code = gpu_capture(work->bench->gpus[work->rank_idx], call_rank, work);
+  return code;
+}
+
+static bool is_on_gpu(const bench_layer_t *layer) { return layer->info.backend != PURR_BACKEND_HOST; }
 
 static int time_once(work_fn run, work_t *work, double *out_s) {
-  if (work->layer->gpu != NULL) return gpu_time(work->layer->gpu, run, work, out_s);
+  if (is_on_gpu(work->layer)) return gpu_time(work->bench->gpus, work->layer->num_ranks, run, work, out_s);
   struct timespec begin, end;
   clock_gettime(CLOCK_MONOTONIC, &begin);
   int code = run(work);
@@ -173,13 +197,14 @@ static int measure(bench_t *bench, const bench_layer_t *layer, const routing_t *
     snprintf(out->routing, sizeof out->routing, "uniform");
   else
     snprintf(out->routing, sizeof out->routing, "zipf:%g", routing->exponent);
-  work_t work = {layer, num_tokens, saved};
-  work_fn run = bench->options.graph ? replay_graph : call_forward;
+  work_t work = {.bench = bench, .layer = layer, .num_tokens = num_tokens, .saved = saved};
+  work_fn run = bench->options.graph ? replay_graphs : call_forward;
   int code = count_work(layer, out);
   if (code == EXIT_GOOD) code = bench_layer_try(layer, num_tokens, saved, &out->num_launches);
-  if (code == EXIT_GOOD && bench->options.graph) code = gpu_capture(layer->gpu, call_forward, &work);
+  if (code == EXIT_GOOD && bench->options.graph) code = capture_all(&work);
   if (code == EXIT_GOOD) code = time_all(bench, run, &work, out);
-  if (code == EXIT_GOOD && layer->gpu != NULL) code = gpu_host_time(layer->gpu, run, &work, &out->host_s);
+  if (code == EXIT_GOOD && is_on_gpu(layer))
+    code = gpu_host_time(bench->gpus, layer->num_ranks, run, &work, &out->host_s);
   return code;
 }
 
@@ -202,19 +227,19 @@ static int measure_layer(bench_t *bench, bench_layer_t *layer, bench_shape_t *sh
 /* ---------------------------------------------------------------------------------------------------------- command */
 
 /* What GPU layers are timed with; opened by the first of them. */
-static int open_gpu(bench_t *bench, bench_layer_t *layer) {
-  if (layer->info.backend == PURR_BACKEND_HOST) {
+static int open_gpus(bench_t *bench, bench_layer_t *layer) {
+  if (!is_on_gpu(layer)) {
     if (!bench->options.graph) return EXIT_GOOD;
     return fail("bench", "leave --graph away", "--graph captures GPU work, and %s runs on the host", layer->path);
   }
   int code = EXIT_GOOD;
-  if (bench->gpu == NULL) {
-    code = gpu_open(&bench->gpu, (int)bench->options.device);
-    if (code == EXIT_GOOD && isnan(bench->report.copy_tb_per_s))
-      code = gpu_copy_rate(bench->gpu, &bench->report.copy_tb_per_s);
+  for (int64_t r = 0; r < layer->num_ranks && code == EXIT_GOOD; r++) {
+    if (bench->gpus[r] == NULL) code = gpu_open(&bench->gpus[r], device_of_rank(&bench->options.devices, r));
+    layer->ranks[r].gpu = bench->gpus[r];
   }
-  layer->gpu = bench->gpu;
-  bench->report.gpu = bench->gpu;
+  if (code == EXIT_GOOD && isnan(bench->report.copy_tb_per_s))
+    code = gpu_copy_rate(bench->gpus[0], &bench->report.copy_tb_per_s);
+  bench->report.gpu = bench->gpus[0];
   return code;
 }
 
@@ -222,7 +247,7 @@ static int bench_config(bench_t *bench, const char *path) {
   bench_layer_t layer;
   bench_shape_t shape = {.layer = &layer};
   int code = bench_layer_open(&layer, bench->context, path, &bench->options);
-  if (code == EXIT_GOOD) code = open_gpu(bench, &layer);
+  if (code == EXIT_GOOD) code = open_gpus(bench, &layer);
   if (code == EXIT_GOOD) code = bench_layer_fill(&layer, &bench->options);
   if (code == EXIT_GOOD) code = measure_layer(bench, &layer, &shape);
   if (code == EXIT_GOOD) bench_report_shape(&bench->report, &shape);
@@ -249,6 +274,8 @@ static int run_bench(bench_t *bench) {
   if (options->config_paths[0] != NULL && options->shapes_text != NULL)
     return fail("bench", "leave one of them away", "--shapes names ready configs, CONFIG others: both were given");
   int code = choose_routings(bench);
+  if (code == EXIT_GOOD) code = devices_parse("bench", options->devices_text, &bench->options.devices);
+  if (code == EXIT_GOOD) code = devices_check_ranks("bench", &options->devices, options->num_ranks);
   if (code != EXIT_GOOD) return code;
   bench->report = (bench_report_t){.options = options,
                                    .dense_tflops = options->dense_tflops > 0 ? options->dense_tflops : NAN,
@@ -264,13 +291,13 @@ static int run_bench(bench_t *bench) {
       code = bench_config(bench, options->config_paths[i]);
   }
   bench_report_end(&bench->report);
-  gpu_close(bench->gpu);
+  for (int r = 0; r < MAX_BENCH_RANKS; r++) gpu_close(bench->gpus[r]);
   purr_context_destroy(bench->context);
   return code;
 }
 
 int cmd_bench(int argc, char **argv) {
-  bench_t bench = {.options = {.precision = -1, .num_repeats = 20, .num_warmups = 3}};
+  bench_t bench = {.options = {.precision = -1, .num_repeats = 20, .num_warmups = 3, .num_ranks = 1}};
   bench_options_t *options = &bench.options;
   const option_t table[] = {
       {.name = "shapes",
@@ -331,12 +358,19 @@ int cmd_bench(int argc, char **argv) {
        .value = &options->precision,
        .choices = precision_names,
        .help = "precision of the routed experts (default: as in the config)"},
-      {.name = "device",
+      {.name = "ranks",
        .kind = OPTION_INT,
-       .value = &options->device,
-       .metavar = "N",
-       .max = 1023,
-       .help = "number of the GPU (default: 0)"},
+       .value = &options->num_ranks,
+       .metavar = "R",
+       .min = 1,
+       .max = MAX_BENCH_RANKS,
+       .help = "expert-parallel ranks that share experts and tokens (default: 1)"},
+      {.name = "devices",
+       .kind = OPTION_TEXT,
+       .value = &options->devices_text,
+       .metavar = "LIST",
+       .help = "GPUs of the ranks, dealt in turn: with 0,1 ranks 0, 2, ... use GPU 0 and ranks 1, 3,\n"
+               "... GPU 1 (default: GPU 0 for all, where there is one)"},
       {.name = "threads",
        .kind = OPTION_INT,
        .value = &options->num_threads,

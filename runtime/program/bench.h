@@ -8,16 +8,17 @@ enum { MAX_CONFIGS = 64 };
 
 typedef struct bench_options {
   const char *config_paths[MAX_CONFIGS];
-  const char *shapes_text, *routing_text;
+  const char *shapes_text, *routing_text, *devices_text;
+  device_list_t devices;
   int64_t num_tokens; /* 0 = the config's max_tokens */
-  int64_t num_repeats, num_warmups, seed, num_threads, device;
+  int64_t num_repeats, num_warmups, seed, num_threads, num_ranks;
   int backend, precision; /* indices into backend_names and precision_names; precision -1 = as in the config */
   double dense_tflops, copy_tb_per_s; /* the ceilings; 0 = not known */
   bool saved, graph, json;
 } bench_options_t;
 
 /* ---- GPU time (bench_gpu.c) ----
- * A stream of its own on one device. Functions that return an exit code print what is wrong. */
+ * A stream of its own on one device, for each rank. Functions that return an exit code print what is wrong. */
 typedef struct gpu gpu_t;
 
 /* Enqueues, or with the host backend does, what is timed; returns an exit code. */
@@ -29,10 +30,11 @@ const char *gpu_name(const gpu_t *gpu);
 void *gpu_stream(const gpu_t *gpu);
 /* False where the device cannot hold a stream back: launches are then part of the time. */
 bool gpu_hides_launches(const gpu_t *gpu);
-/* One run of the work, from an empty L2, with its launches enqueued before it starts. */
-int gpu_time(gpu_t *gpu, work_fn work, void *arg, double *out_s);
-/* What enqueueing costs the host while the GPU is busy: the median of many calls. */
-int gpu_host_time(gpu_t *gpu, work_fn work, void *arg, double *out_s);
+/* One run of the work of all ranks, which start together: from an empty L2, with all launches enqueued before. The time
+ * of the rank that takes longest. */
+int gpu_time(gpu_t *const *gpus, int64_t num_gpus, work_fn work, void *arg, double *out_s);
+/* What enqueueing costs the host while the GPUs are busy, for one rank: the median of many calls. */
+int gpu_host_time(gpu_t *const *gpus, int64_t num_gpus, work_fn work, void *arg, double *out_s);
 /* Bytes read and written by a large copy, in TB/s; NAN when there is no room for one. */
 int gpu_copy_rate(gpu_t *gpu, double *out_tb_per_s);
 /* Captures the work as a graph, in place of the one before; gpu_replay enqueues it. */
@@ -40,33 +42,42 @@ int gpu_capture(gpu_t *gpu, work_fn work, void *arg);
 int gpu_replay(gpu_t *gpu);
 
 /* ---- the layer (bench_layer.c) ---- */
-typedef struct bench_layer {
-  const char *path;
-  purr_context_t *context; /* not owned */
-  purr_config_t *config;
+typedef struct bench_rank {
   purr_plan_t *plan;
-  purr_layer_desc_t shape;
-  purr_plan_info_t info;
-  int64_t num_tokens; /* the most that a call brings */
+  purr_group_t *group; /* NULL when R = 1, and once the rank has left */
   purr_weights_t *weights;
   purr_workspace_t *workspace;
   purr_saved_t *saved;
   purr_result_t *result;
   placed_t placed[16];
   int num_placed;
-  purr_tensor_t x, topk_ids, topk_weights, output; /* in the backend's memory */
-  int64_t *ids;                                    /* [num_tokens, K] the routing of the moment, host memory */
+  purr_tensor_t x, topk_ids, topk_weights, output; /* of all tokens, in the backend's memory */
+  gpu_t *gpu;                                      /* not owned; NULL: the host backend */
+  purr_status_t status;                            /* of the last call */
+  purr_error_t err;
+} bench_rank_t;
+
+typedef struct bench_layer {
+  const char *path;
+  purr_context_t *context; /* not owned */
+  purr_config_t *config;
+  purr_layer_desc_t shape;
+  purr_plan_info_t info; /* of a rank */
+  int64_t num_ranks;
+  bench_rank_t *ranks;
+  int64_t num_tokens; /* the most that a call of all ranks brings */
+  int64_t *ids;       /* [num_tokens, K] the routing of the moment, host memory */
   float *slot_weights;
-  gpu_t *gpu; /* not owned; NULL: the host backend */
 } bench_layer_t;
 
 int bench_layer_open(bench_layer_t *layer, purr_context_t *context, const char *path, const bench_options_t *options);
 /* Memory, weights and tokens. */
 int bench_layer_fill(bench_layer_t *layer, const bench_options_t *options);
 int bench_layer_route(bench_layer_t *layer, double exponent, uint64_t seed);
-/* One forward of the first `num_tokens` tokens. */
+/* One forward of the first `num_tokens` tokens, which the ranks share; and one rank's part of it, on a GPU. */
 int bench_layer_forward(const bench_layer_t *layer, int64_t num_tokens, bool saved);
-/* One forward that must succeed, and the launches it made. */
+int bench_layer_forward_rank(const bench_layer_t *layer, int64_t rank_idx, int64_t num_tokens, bool saved);
+/* One forward that must succeed, and the launches of a rank. */
 int bench_layer_try(const bench_layer_t *layer, int64_t num_tokens, bool saved, int64_t *out_num_launches);
 void bench_layer_close(bench_layer_t *layer);
 
@@ -93,7 +104,7 @@ typedef struct bench_shape {
 typedef struct bench_report {
   const bench_options_t *options;
   double dense_tflops, copy_tb_per_s; /* NAN = not known */
-  const gpu_t *gpu;                   /* NULL: the host */
+  const gpu_t *gpu;                   /* of rank 0; NULL: the host */
   json_t json;
   bool has_begun;
 } bench_report_t;

@@ -70,8 +70,9 @@ static int fail_cuda(const gpu_t *gpu, const char *call, int result) {
   return fail("bench", "purr doctor says what works on this machine", "%s: %s (%d)", call, text, result);
 }
 
-/* One driver call: the exit code. */
-#define CUDA(gpu, name, ...) check((gpu), #name, (gpu)->cuda.name(__VA_ARGS__))
+/* One driver call on this one's device: the exit code. */
+#define CUDA(gpu, name, ...) \
+  check((gpu), #name, ((gpu)->cuda.cuCtxSetCurrent((gpu)->context), (gpu)->cuda.name(__VA_ARGS__)))
 static int check(const gpu_t *gpu, const char *call, int result) {
   return result == 0 ? EXIT_GOOD : fail_cuda(gpu, call, result);
 }
@@ -128,6 +129,7 @@ static void drop_graph(gpu_t *gpu) {
 void gpu_close(gpu_t *gpu) {
   if (gpu == NULL) return;
   if (gpu->context != NULL) {
+    gpu->cuda.cuCtxSetCurrent(gpu->context);
     drop_graph(gpu);
     if (gpu->released != NULL) gpu->cuda.cuMemFreeHost((void *)gpu->released);
     if (gpu->flush != 0) gpu->cuda.cuMemFree(gpu->flush);
@@ -175,33 +177,60 @@ static int flush(gpu_t *gpu) {
   return CUDA(gpu, cuMemsetD8Async, gpu->flush, (unsigned char)(0x5A + gpu->held), FLUSH_BYTES, gpu->stream);
 }
 
-int gpu_time(gpu_t *gpu, work_fn work, void *arg, double *out_s) {
-  float milliseconds = 0.0f;
-  int code = hold(gpu);
-  if (code == EXIT_GOOD) code = flush(gpu);
-  if (code == EXIT_GOOD) code = CUDA(gpu, cuEventRecord, gpu->begin, gpu->stream);
-  if (code == EXIT_GOOD) code = work(arg);
-  if (code == EXIT_GOOD) code = CUDA(gpu, cuEventRecord, gpu->end, gpu->stream);
-  if (code == EXIT_GOOD) nanosleep(&(struct timespec){0, HELD_NS}, NULL);
-  release(gpu); /* also after a failure: nothing may wait for ever */
-  if (code == EXIT_GOOD) code = CUDA(gpu, cuStreamSynchronize, gpu->stream);
-  if (code == EXIT_GOOD) code = CUDA(gpu, cuEventElapsedTime, &milliseconds, gpu->begin, gpu->end);
-  *out_s = 1e-3 * (double)milliseconds;
+static int hold_all(gpu_t *const *gpus, int64_t num_gpus) {
+  int code = EXIT_GOOD;
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++) code = hold(gpus[i]);
   return code;
 }
 
-int gpu_host_time(gpu_t *gpu, work_fn work, void *arg, double *out_s) {
+/* Also after a failure: nothing may wait for ever. */
+static int release_all(gpu_t *const *gpus, int64_t num_gpus, int code) {
+  for (int64_t i = 0; i < num_gpus; i++) release(gpus[i]);
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++)
+    code = CUDA(gpus[i], cuStreamSynchronize, gpus[i]->stream);
+  return code;
+}
+
+/* One rank's flush belongs to what is held back; several might flush while others have begun, so they flush before. */
+static int flush_all(gpu_t *const *gpus, int64_t num_gpus) {
+  int code = EXIT_GOOD;
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++) code = flush(gpus[i]);
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++)
+    code = CUDA(gpus[i], cuStreamSynchronize, gpus[i]->stream);
+  return code;
+}
+
+int gpu_time(gpu_t *const *gpus, int64_t num_gpus, work_fn work, void *arg, double *out_s) {
+  int code = num_gpus > 1 ? flush_all(gpus, num_gpus) : EXIT_GOOD;
+  if (code == EXIT_GOOD) code = hold_all(gpus, num_gpus);
+  if (code == EXIT_GOOD && num_gpus == 1) code = flush(gpus[0]);
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++)
+    code = CUDA(gpus[i], cuEventRecord, gpus[i]->begin, gpus[i]->stream);
+  if (code == EXIT_GOOD) code = work(arg);
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++)
+    code = CUDA(gpus[i], cuEventRecord, gpus[i]->end, gpus[i]->stream);
+  if (code == EXIT_GOOD) nanosleep(&(struct timespec){0, HELD_NS}, NULL);
+  code = release_all(gpus, num_gpus, code);
+  *out_s = 0.0;
+  for (int64_t i = 0; i < num_gpus && code == EXIT_GOOD; i++) {
+    float milliseconds = 0.0f;
+    code = CUDA(gpus[i], cuEventElapsedTime, &milliseconds, gpus[i]->begin, gpus[i]->end);
+    if (1e-3 * (double)milliseconds > *out_s) *out_s = 1e-3 * (double)milliseconds;
+  }
+  return code;
+}
+
+int gpu_host_time(gpu_t *const *gpus, int64_t num_gpus, work_fn work, void *arg, double *out_s) {
   double times[NUM_ROUNDS * CALLS_PER_ROUND];
   int num_times = 0, code = EXIT_GOOD;
   for (int round = 0; round < NUM_ROUNDS && code == EXIT_GOOD; round++) {
-    code = hold(gpu);
+    code = hold_all(gpus, num_gpus);
     for (int i = 0; i < CALLS_PER_ROUND && code == EXIT_GOOD; i++) {
       const double begin = seconds_now();
       code = work(arg);
-      times[num_times++] = seconds_now() - begin;
+      times[num_times++] = (seconds_now() - begin) / (double)num_gpus;
     }
-    release(gpu);
-    if (code == EXIT_GOOD) code = CUDA(gpu, cuStreamSynchronize, gpu->stream);
+    code = release_all(gpus, num_gpus, code);
   }
   if (code == EXIT_GOOD) *out_s = median_of(times, num_times);
   return code;
@@ -223,7 +252,7 @@ int gpu_copy_rate(gpu_t *gpu, double *out_tb_per_s) {
   int code = EXIT_GOOD;
   *out_tb_per_s = NAN;
   if (gpu->cuda.cuMemAlloc(&copy.from, COPY_BYTES) == 0 && gpu->cuda.cuMemAlloc(&copy.to, COPY_BYTES) == 0) {
-    for (int i = 0; i < NUM_COPIES && code == EXIT_GOOD; i++) code = gpu_time(gpu, copy_once, &copy, &times[i]);
+    for (int i = 0; i < NUM_COPIES && code == EXIT_GOOD; i++) code = gpu_time(&gpu, 1, copy_once, &copy, &times[i]);
     if (code == EXIT_GOOD) *out_tb_per_s = 2e-12 * COPY_BYTES / median_of(times, NUM_COPIES);
   }
   if (copy.from != 0) gpu->cuda.cuMemFree(copy.from);

@@ -37,7 +37,7 @@ static void print_beginning(const bench_report_t *report) {
   printf("\n");
 }
 
-static void print_layer(const bench_layer_t *layer, bool saved) {
+static void print_layer(const bench_report_t *report, const bench_layer_t *layer) {
   const purr_layer_desc_t *shape = &layer->shape;
   const purr_plan_info_t *info = &layer->info;
   char name[128];
@@ -46,11 +46,16 @@ static void print_layer(const bench_layer_t *layer, bool saved) {
          colour_text(stdout, COLOUR_BOLD), name, colour_text(stdout, COLOUR_NONE), shape->num_experts,
          shape->hidden_size, shape->intermediate_size, shape->top_k);
   if (shape->shared_intermediate_size > 0) printf("; shared %" PRId64, shape->shared_intermediate_size);
-  printf("\n  %s backend%s%s, %s; weights %s, workspace %s, symmetric %s", backend_names[info->backend],
-         layer->gpu != NULL ? " on " : "", layer->gpu != NULL ? gpu_name(layer->gpu) : "",
-         precision_names[info->precision], BYTES_TEXT(info->weight_bytes), BYTES_TEXT(info->workspace_bytes),
-         BYTES_TEXT(info->symmetric_bytes));
-  if (saved) printf(", saved %s", BYTES_TEXT(info->saved_bytes));
+  const bool is_on_gpu = info->backend != PURR_BACKEND_HOST;
+  printf("\n  %s backend%s%s, %s", backend_names[info->backend], is_on_gpu ? " on " : "",
+         is_on_gpu ? gpu_name(report->gpu) : "", precision_names[info->precision]);
+  if (layer->num_ranks > 1) printf("; %" PRId64 " ranks", layer->num_ranks);
+  if (is_on_gpu && (layer->num_ranks > 1 || report->options->devices.count > 0))
+    printf("%s on GPU%s %s", layer->num_ranks > 1 ? "" : ";", layer->num_ranks > 1 ? "s" : "",
+           DEVICES_TEXT(&report->options->devices, layer->num_ranks));
+  printf("; weights%s %s, workspace %s, symmetric %s", layer->num_ranks > 1 ? " of each" : "",
+         BYTES_TEXT(info->weight_bytes), BYTES_TEXT(info->workspace_bytes), BYTES_TEXT(info->symmetric_bytes));
+  if (report->options->saved) printf(", saved %s", BYTES_TEXT(info->saved_bytes));
   printf("\n");
 }
 
@@ -177,6 +182,8 @@ static void write_shape(bench_report_t *report, const bench_shape_t *shape) {
   json_text(json, "config", layer->path);
   json_text(json, "backend", backend_names[layer->info.backend]);
   json_text(json, "precision", precision_names[layer->info.precision]);
+  json_int(json, "num_ranks", layer->num_ranks);
+  devices_write_json(json, &report->options->devices, layer->num_ranks, layer->info.backend != PURR_BACKEND_HOST);
   json_int(json, "hidden_size", desc->hidden_size);
   json_int(json, "intermediate_size", desc->intermediate_size);
   json_int(json, "num_experts", desc->num_experts);
@@ -200,7 +207,7 @@ void bench_report_shape(bench_report_t *report, const bench_shape_t *shape) {
   if (report->options->json) {
     write_shape(report, shape);
   } else {
-    print_layer(shape->layer, report->options->saved);
+    print_layer(report, shape->layer);
     print_batches(report, shape);
     if (has_small_batches(shape)) {
       printf("\n");

@@ -47,6 +47,17 @@ json_is '[(m["num_tokens"], m["routing"]) for m in o["layers"][0]["measurements"
 json_is 'all(abs(m["fraction_of_dense"] * 0.5 / m["tflops_per_s"] - 1) < 1e-6 for m in o["layers"][0]["measurements"])' True
 json_is 'all(abs(m["fraction_of_copy"] * 0.25 / m["weight_tb_per_s"] - 1) < 1e-6 for m in o["layers"][0]["measurements"])' True
 
+# Ranks share experts and tokens: the same work. Which GPU each has is shown, or that there is none.
+run 0 bench "$work/tiny.yaml" --backend host --ranks 3 --repeat 10 --json
+json_is 'o["layers"][0]["num_ranks"], o["layers"][0]["devices"]' "(3, None)"
+json_is 'all(m["flops"] == 6 * 64 * m["num_tokens"] * (3 * 40 + 24) for m in o["layers"][0]["measurements"])' True
+run 0 bench "$work/tiny.yaml" --backend host --ranks 2 --saved --repeat 10
+says out "host backend, bf16; 2 ranks; weights of each"
+refuses "" bench "$work/tiny.yaml" --backend host --ranks 5
+refuses "--devices takes GPU numbers from 0 to 1023, not '0,,1'" bench "$work/tiny.yaml" --ranks 2 --devices 0,,1
+refuses "--devices names 2 GPUs for 1 rank" bench "$work/tiny.yaml" --devices 0,1
+refuses "NO_DEVICE" bench "$work/tiny.yaml" --devices 1023
+
 refuses "'qwen3_30' is not a shape; did you mean qwen3_30b?" bench --shapes kimi_k2_slice,qwen3_30
 refuses "both were given" bench "$work/tiny.yaml" --shapes all
 refuses "bench draws its routing" bench "$work/tiny.yaml" --routing checkpoint
@@ -60,7 +71,7 @@ refuses "are available" bench "$work/huge.yaml" --backend host
 # The five shapes are found from any folder (a device that cannot be there ends the run), and are those of bench_peers.py.
 cd "$work" || exit 1
 for name in kimi_k2_slice kimi_ep64_rank qwen3_30b deepseek_v2_lite mixtral_8x7b; do
-  refuses "NO_DEVICE" bench --shapes "$name" --backend staged --device 1023
+  refuses "NO_DEVICE" bench --shapes "$name" --backend staged --devices 1023
 done
 PYTHONDONTWRITEBYTECODE=1 python3 - "$SOURCE_DIR" <<'PYTHON' || complain "tests/bench and the rest of the repository differ"
 import ast, os, re, sys
