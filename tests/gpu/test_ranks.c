@@ -65,8 +65,9 @@ static void *member_stop(void *arg) {
   return NULL;
 }
 
-static bool team_start(team_t *team, purr_context_t *context, test_problem_t *problem, const test_run_t *run, int ranks,
-                       int64_t timeout_ms) {
+/* Everything that a team needs but the objects of its ranks. */
+static bool team_prepare(team_t *team, purr_context_t *context, test_problem_t *problem, const test_run_t *run,
+                         int ranks, int64_t timeout_ms) {
   *team = (team_t){.context = context, .problem = problem, .run = *run, .num_ranks = ranks};
   team->run.ranks = ranks;
   for (int r = 0; r < ranks; r++) {
@@ -88,6 +89,12 @@ static bool team_start(team_t *team, purr_context_t *context, test_problem_t *pr
                                            .experts = experts},
                                   .team = team,
                                   .err = PURR_ERROR_INIT};
+  return true;
+}
+
+static bool team_start(team_t *team, purr_context_t *context, test_problem_t *problem, const test_run_t *run, int ranks,
+                       int64_t timeout_ms) {
+  if (!team_prepare(team, context, problem, run, ranks, timeout_ms)) return false;
   on_all(team, member_start);
   bool ready = true;
   for (int r = 0; r < ranks; r++) {
@@ -231,6 +238,42 @@ static void same_bits(int ranks) {
 static void same_bits_2(void) { same_bits(2); }
 static void same_bits_3(void) { same_bits(3); }
 static void same_bits_4(void) { same_bits(4); }
+
+/* ---- ranks that are ready at different times ---- */
+
+static void *member_whole_life(void *arg) {
+  member_start(arg);
+  member_t *member = arg;
+  if (member->status == PURR_STATUS_OK) member_step(arg);
+  return member_stop(arg);
+}
+
+/* A rank's kernels wait on the device while another still allocates, loads and copies there: that must not wait for
+ * the device to be idle. */
+static void ranks_that_start_early(void) {
+  purr_context_t *context = NULL;
+  test_problem_t *problem = test_random(47, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 32, true);
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
+  uint64_t state = 9;
+  for (int round = 0; round < 60; round++) {
+    const int ranks = 2 + round % 3;
+    step_t step = random_step(&state, ranks);
+    team_t team;
+    if (!team_prepare(&team, context, problem, &rank_run, ranks, 5000)) return;
+    current = &step;
+    on_all(&team, member_whole_life);
+    for (int r = 0; r < ranks; r++) {
+      CU_ASSERT_EQUAL(team.members[r].status, PURR_STATUS_OK);
+      if (team.members[r].status != PURR_STATUS_OK)
+        fprintf(stderr, "round %d, rank %d: %s\n", round, r, team.members[r].err.message);
+      purr_group_destroy(team.groups[r]);
+      purr_plan_destroy(team.plans[r]);
+    }
+    free(team.members);
+  }
+  purr_context_destroy(context);
+  test_problem_free(problem);
+}
 
 /* ---- fixture F ---- */
 
@@ -490,6 +533,7 @@ int main(void) {
                       {"200 steps on 2 ranks have the bits of one", same_bits_2},
                       {"200 steps on 3 ranks have the bits of one", same_bits_3},
                       {"200 steps on 4 ranks have the bits of one", same_bits_4},
+                      {"ranks that start early", ranks_that_start_early},
                       {"a bad id stops all ranks", a_bad_id_stops_all_ranks},
                       {"ranks that call different things", ranks_that_call_different_things},
                       {"graphs of all ranks, captured thread-locally", graphs_captured_thread_locally},

@@ -35,9 +35,12 @@ static int start_backend(void) {
                                    .backend = test_backend()};
   purr_status_t status = purr_context_create(NULL, &context, &err);
   if (status == PURR_STATUS_OK) status = purr_config_create(context, &layer, &config, &err);
-  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, &plan, &err);
-  /* Never freed: it keeps the primary context from being made anew for each test. */
-  if (status == PURR_STATUS_OK) status = purr_memory_allocate(plan, 256, &memory, &err);
+  /* Never freed: it keeps the primary contexts from being made anew for each test. */
+  for (int i = 0; i < test_num_devices() && status == PURR_STATUS_OK; i++) {
+    const purr_plan_desc_t desc = {.struct_size = sizeof desc, .device = i + 1};
+    status = purr_plan_create(context, config, &desc, &plan, &err);
+    if (status == PURR_STATUS_OK) status = purr_memory_allocate(plan, 256, &memory, &err);
+  }
   if (status == PURR_STATUS_OK) return 0;
   fprintf(stderr, "skipped: %s\n", err.message);
   return status == PURR_STATUS_NO_DEVICE ? PURR_TEST_SKIPPED : 1;
