@@ -234,7 +234,7 @@ static int open_gpus(bench_t *bench, bench_layer_t *layer) {
   }
   int code = EXIT_GOOD;
   for (int64_t r = 0; r < layer->num_ranks && code == EXIT_GOOD; r++) {
-    if (bench->gpus[r] == NULL) code = gpu_open(&bench->gpus[r], device_of_rank(&bench->options.devices, r));
+    if (bench->gpus[r] == NULL) code = gpu_open(&bench->gpus[r], "bench", device_of_rank(&bench->options.devices, r));
     layer->ranks[r].gpu = bench->gpus[r];
   }
   if (code == EXIT_GOOD && isnan(bench->report.copy_tb_per_s))

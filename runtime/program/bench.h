@@ -24,12 +24,16 @@ typedef struct gpu gpu_t;
 /* Enqueues, or with the host backend does, what is timed; returns an exit code. */
 typedef int (*work_fn)(void *arg);
 
-int gpu_open(gpu_t **out_gpu, int device);
+int gpu_open(gpu_t **out_gpu, const char *command, int device);
 void gpu_close(gpu_t *gpu);
 const char *gpu_name(const gpu_t *gpu);
 void *gpu_stream(const gpu_t *gpu);
 /* False where the device cannot hold a stream back: launches are then part of the time. */
 bool gpu_hides_launches(const gpu_t *gpu);
+/* Device memory of any size above 0; copies between it and the host, which return when they are done. */
+int gpu_allocate(gpu_t *gpu, uint64_t bytes, uint64_t *out_address);
+void gpu_release(gpu_t *gpu, uint64_t address);
+int gpu_copy(gpu_t *gpu, uint64_t to, uint64_t from, uint64_t bytes);
 /* One run of the work of all ranks, which start together: from an empty L2, with all launches enqueued before. The time
  * of the rank that takes longest. */
 int gpu_time(gpu_t *const *gpus, int64_t num_gpus, work_fn work, void *arg, double *out_s);

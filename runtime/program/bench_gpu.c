@@ -25,6 +25,7 @@
   X(cuMemHostAlloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                 \
   X(cuMemFreeHost, "cuMemFreeHost", (void *memory))                                                                  \
   X(cuMemsetD8Async, "cuMemsetD8Async", (uint64_t to, unsigned char value, size_t bytes, void *stream))              \
+  X(cuMemcpyAsync, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t bytes, void *stream))                        \
   X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (uint64_t to, uint64_t from, size_t bytes, void *stream))             \
   X(cuStreamCreate, "cuStreamCreate", (void **stream, unsigned flags))                                               \
   X(cuStreamDestroy, "cuStreamDestroy_v2", (void *stream))                                                           \
@@ -55,6 +56,7 @@ enum { HOST_PORTABLE = 1, HOST_DEVICEMAP = 2, STREAM_NON_BLOCKING = 1, WAIT_GEQ 
 
 struct gpu {
   cuda_t cuda;
+  const char *command; /* that uses it, for messages */
   char name[96];
   int device;
   void *context, *stream, *begin, *end, *graph_exec;
@@ -67,7 +69,7 @@ struct gpu {
 static int fail_cuda(const gpu_t *gpu, const char *call, int result) {
   const char *text = NULL;
   if (gpu->cuda.cuGetErrorString(result, &text) != 0 || text == NULL) text = "no description";
-  return fail("bench", "purr doctor says what works on this machine", "%s: %s (%d)", call, text, result);
+  return fail(gpu->command, "purr doctor says what works on this machine", "%s: %s (%d)", call, text, result);
 }
 
 /* One driver call on this one's device: the exit code. */
@@ -77,7 +79,7 @@ static int check(const gpu_t *gpu, const char *call, int result) {
   return result == 0 ? EXIT_GOOD : fail_cuda(gpu, call, result);
 }
 
-static int load(cuda_t *cuda) {
+static int load(const char *command, cuda_t *cuda) {
   static const struct {
     const char *symbol;
     size_t offset;
@@ -88,19 +90,20 @@ static int load(cuda_t *cuda) {
   };
   const char *next = "install NVIDIA's driver for CUDA 12.4 or newer; purr doctor says what works on this machine";
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* the one that libpurr uses */
-  if (library == NULL) return fail("bench", next, "there is no CUDA driver: %s", dlerror());
+  if (library == NULL) return fail(command, next, "there is no CUDA driver: %s", dlerror());
   for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
     void *address = dlsym(library, functions[i].symbol);
-    if (address == NULL) return fail("bench", next, "the CUDA driver has no %s", functions[i].symbol);
+    if (address == NULL) return fail(command, next, "the CUDA driver has no %s", functions[i].symbol);
     memcpy((char *)cuda + functions[i].offset, &address, sizeof address);
   }
   return EXIT_GOOD;
 }
 
-int gpu_open(gpu_t **out_gpu, int device) {
+int gpu_open(gpu_t **out_gpu, const char *command, int device) {
   gpu_t *gpu = *out_gpu = calloc(1, sizeof *gpu);
-  if (gpu == NULL) return fail("bench", "free some memory", "memory ran out");
-  int code = load(&gpu->cuda);
+  if (gpu == NULL) return fail(command, "free some memory", "memory ran out");
+  gpu->command = command;
+  int code = load(command, &gpu->cuda);
   if (code != EXIT_GOOD) return code;
   void *flag = NULL;
   code = CUDA(gpu, cuInit, 0);
@@ -145,6 +148,20 @@ void gpu_close(gpu_t *gpu) {
 const char *gpu_name(const gpu_t *gpu) { return gpu->name; }
 void *gpu_stream(const gpu_t *gpu) { return gpu->stream; }
 bool gpu_hides_launches(const gpu_t *gpu) { return gpu->can_hold; }
+
+int gpu_allocate(gpu_t *gpu, uint64_t bytes, uint64_t *out_address) {
+  *out_address = 0;
+  return CUDA(gpu, cuMemAlloc, out_address, bytes);
+}
+
+void gpu_release(gpu_t *gpu, uint64_t address) {
+  if (address != 0) gpu->cuda.cuMemFree(address);
+}
+
+int gpu_copy(gpu_t *gpu, uint64_t to, uint64_t from, uint64_t bytes) {
+  int code = CUDA(gpu, cuMemcpyAsync, to, from, bytes, gpu->stream);
+  return code == EXIT_GOOD ? CUDA(gpu, cuStreamSynchronize, gpu->stream) : code;
+}
 
 /* ------------------------------------------------------------------------------------------------------------ timing
  */

@@ -19,6 +19,7 @@ static const command_t commands[] = {
     {"trace", "show what each SM or thread does during one forward, and draw it", cmd_trace},
     {"plan", "explain a layer: shapes, memory, minibatch, backend; needs no GPU", cmd_plan},
     {"config", "check a layer config, or make one from a checkpoint", cmd_config},
+    {"launch", "run one kernel that Triton compiled, and time it", cmd_launch},
     {"inspect", "say what a package, cubin, checkpoint or config holds", cmd_inspect},
     {"doctor", "say what works on this machine and what to do about the rest", cmd_doctor},
 };

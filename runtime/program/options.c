@@ -82,6 +82,12 @@ static int parse_value(const help_t *help, const option_t *option, const char *t
       if (*text == '\0') break;
       *(const char **)option->value = text;
       return OPTIONS_GO_ON;
+    case OPTION_LIST: {
+      option_list_t *list = option->value;
+      if (*text == '\0' || list->count == (int)(sizeof list->items / sizeof list->items[0])) break;
+      list->items[list->count++] = text;
+      return OPTIONS_GO_ON;
+    }
     case OPTION_INT: {
       long long value = strtoll(text, &end, 10);
       bool is_plain = *text != '\0' && text[strspn(text, "-0123456789")] == '\0';
@@ -113,7 +119,10 @@ static int parse_value(const help_t *help, const option_t *option, const char *t
   else if (option->kind == OPTION_CHOICE) {
     join_choices(choices, sizeof choices, option->choices, ", ");
     snprintf(message, sizeof message, "--%s takes one of %s, not '%.64s'", option->name, choices, text);
-  } else
+  } else if (option->kind == OPTION_LIST && *text != '\0')
+    snprintf(message, sizeof message, "--%s is given more than %d times", option->name,
+             ((const option_list_t *)option->value)->count);
+  else
     snprintf(message, sizeof message, "--%s takes %s, not an empty text", option->name, option->metavar);
   return fail_usage(help, message);
 }

@@ -23,6 +23,7 @@ int cmd_trace(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_launch(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 
 /* ---- messages (main.c) ----
@@ -52,7 +53,13 @@ typedef enum option_kind {
   OPTION_REAL,   /* double within min_real..max_real */
   OPTION_TEXT,   /* const char * */
   OPTION_CHOICE, /* int: index into choices */
+  OPTION_LIST,   /* option_list_t: may be given again and again */
 } option_kind_t;
+
+typedef struct option_list {
+  const char *items[256];
+  int count;
+} option_list_t;
 
 typedef struct option {
   const char *name; /* without the dashes */

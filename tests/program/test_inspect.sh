@@ -43,6 +43,25 @@ json_is '"128 x 1 x 1" in o["images"][0]["problem"]' True
 echo '{}' >"$work/package/manifest.json"
 refuses 'the first key of a manifest must be "format"' inspect "$work/package"
 
+# Kernels that Triton compiled: a package, a folder of its cache, one file.
+triton=$SOURCE_DIR/tests/data/triton/3.6.0
+run 0 inspect "$triton/package"
+says out "6 arguments of add_kernel"
+run 0 inspect "$triton/package" --json
+json_is '[a["name"] for i in o["images"] for k in i["kernels"] for a in k["triton"]["arguments"]][:2]' "['x_ptr', 'y_ptr']"
+run 0 inspect "$triton/package" --kernel matmul_kernel
+says out "tensordesc<fp16[64, 64]>"
+says out "grid         [cdiv(M, BM)] x [cdiv(N, BN)] x [1]"
+run 0 inspect "$triton/package" --kernel matmul_kernel --json
+json_is 'o["kind"], len(o["variants"]), o["variants"][1]["num_parameters"], o["variants"][1]["num_hidden"]' \
+  "('triton', 2, 20, 2)"
+refuses "has no kernel 'none'" inspect "$triton/package" --kernel none
+run 0 inspect "$triton/copy"
+says out "256 bytes a block, at multiples of 128, from the caller"
+says out "do not tell names, types, promises and the grid"
+run 0 inspect "$triton/add_cluster/add_kernel.json" --json
+json_is 'o["name"], o["variants"][0]["cluster"]' "('add_kernel', [2, 1, 1])"
+
 # Configs and checkpoints.
 run 0 inspect "$SOURCE_DIR/configs/qwen3_30b.yaml" --json
 json_is 'o["num_experts"]' 128
@@ -53,7 +72,7 @@ run 0 inspect "$SOURCE_DIR/tests/data/qwen3-moe/model.safetensors" --json
 refuses "a PATH is needed" inspect
 refuses "No such file or directory" inspect "$work/absent"
 echo hello >"$work/text"
-refuses "neither a package, a cubin, a checkpoint nor a layer config" inspect "$work/text"
+refuses "neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config" inspect "$work/text"
 : >"$work/empty.cubin"
 run 2 inspect "$work/empty.cubin"
 says err "empty.cubin is empty"
