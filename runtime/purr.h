@@ -1087,7 +1087,8 @@ PURR_API purr_status_t purr_kernel_find_argument(const purr_kernel_t *kernel, co
 PURR_API purr_status_t purr_kernel_describe(const purr_kernel_t *kernel, int32_t format, char *buffer,
                                             uint64_t capacity, uint64_t *out_length, purr_error_t *err);
 
-/* Launchers of it keep it alive.  Threads: any. Collective: no. Since 0.1. */
+/* Launchers of it keep it alive. With the last of them it leaves the devices: its launches must have ended, and graphs
+ * that hold one must be gone.  Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_kernel_destroy(purr_kernel_t *kernel);
 
 /* A kernel on one device, with the arguments of its next launch. They stay set from launch to launch. */
@@ -1186,7 +1187,8 @@ PURR_API purr_status_t purr_launcher_query(purr_launcher_t *launcher, purr_launc
  * INVALID_ARGUMENT, INVALID_STATE, BUFFER_TOO_SMALL (scratch), CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_launcher_launch(purr_launcher_t *launcher, void *stream, purr_error_t *err);
 
-/* Work that was enqueued goes on.  Threads: any, with no call in flight. Collective: no. Since 0.1. */
+/* What was enqueued or captured has its arguments; the kernel must stay for it: see purr_kernel_destroy.
+ * Threads: any, with no call in flight. Collective: no. Since 0.1. */
 PURR_API void purr_launcher_destroy(purr_launcher_t *launcher);
 
 /* -------------------------------------------------------------------------------------------------------- diagnosis */

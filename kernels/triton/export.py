@@ -391,18 +391,23 @@ def type_of_ttir(text):
 
 
 def arguments_of_ttir(text, entry):
-    """Names, types and promises from the function's head. Descriptors there are taken apart: one stands for its parts."""
+    """Names, types and promises from the function's head. Behind a descriptor stand its shape and strides."""
     match = re.search(r"tt\.func public @" + re.escape(entry) + r"\((.*)\) attributes", text)
     if match is None:
         return None
-    found = []
+    found, parts = [], 0
     for item in re.split(r",\s*(?=%)", match.group(1)):
         head = re.match(r"%([A-Za-z0-9_.]+): (.*)", item)
-        name, rest = head.group(1), head.group(2)
-        promise = re.search(r"tt\.divisibility = (\d+)", rest)
-        if re.match(r".*\.(shape|stride)\.\d+$", name):
+        if head is None:
             continue
-        found.append(argument(name, type_of_ttir(rest), int(promise.group(1)) if promise else 1))
+        if parts > 0:
+            parts -= 1
+            continue
+        type_ = type_of_ttir(head.group(2))
+        promise = re.search(r"tt\.divisibility = (\d+)", head.group(2))
+        found.append(argument(head.group(1), type_, int(promise.group(1)) if promise else 1))
+        if type_.startswith("tensordesc"):
+            parts = 2 * (type_.count(",") + 1)
     return found
 
 

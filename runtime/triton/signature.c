@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/number.h"
+#include "package/keys.h"
 #include "triton/variant.h"
 
 /* The length of the item at `text`: up to a comma outside of brackets. */
@@ -26,7 +27,7 @@ static bool copy(char *out, uint64_t capacity, const char *text, uint64_t length
   if (length == 0 || length >= capacity) return false;
   memcpy(out, text, length);
   out[length] = '\0';
-  return true;
+  return purr__is_printable(out);
 }
 
 /* A literal: None, True, False, a number. */

@@ -610,7 +610,7 @@ static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
         launch.cluster[2] = attribute->value.clusterDim.z;
       }
     }
-    for (int i = 0; i < FAKE_CUDA_MAX_PARAMS && fake_cuda.param_bytes[i] > 0; i++)
+    for (int i = 0; params != NULL && i < FAKE_CUDA_MAX_PARAMS && fake_cuda.param_bytes[i] > 0; i++)
       memcpy(fake_cuda.params[i], params[i], (size_t)fake_cuda.param_bytes[i]);
     if (fake_cuda.num_launches < FAKE_CUDA_MAX_LAUNCHES) fake_cuda.launches[fake_cuda.num_launches] = launch;
     fake_cuda.num_launches++;
