@@ -17,7 +17,10 @@ constexpr unsigned long long kLeftMask = (1ull << kSignedShift) - 1, kSignedMask
 /* First kernel: every block, by one thread. Whether the workspace is this call's, as far as this block can tell. When a
  * holder ends in between, some blocks are too late and some are not: the call then does not own it. */
 __device__ inline bool take(const purr__turn_t &turn) {
-  if (blockIdx.x == 0 && turn.outcome != nullptr) *(volatile int32_t *)&turn.outcome->status = PURR_STATUS_NOT_READY;
+  if (blockIdx.x == 0 && turn.outcome != nullptr) { /* with `reserved`, where the host marks what it counted */
+    static_assert(offsetof(purr__outcome_t, status) % 8 == 0 && PURR_STATUS_NOT_READY > 0, "one store");
+    *(volatile int64_t *)&turn.outcome->status = PURR_STATUS_NOT_READY;
+  }
   if (turn.word == nullptr) return true;
   unsigned long long *word = reinterpret_cast<unsigned long long *>(turn.word);
   const unsigned long long ticket = turn.ticket, left = (unsigned)turn.last_blocks;

@@ -179,17 +179,20 @@ typedef struct purr_context_desc {
 #define PURR_CONTEXT_DESC_INIT \
   { sizeof(purr_context_desc_t), 0, NULL, NULL, NULL, 0, 0, NULL }
 
-/* Totals since the context was created. */
+/* Totals since the context was created. On a GPU a call only enqueues, so its rows and its bad route are counted when
+ * its outcome is read first: by purr_result_query or purr_result_tokens_per_expert, for each replay anew, or for a
+ * schedule when it is looked at, once until it is seen to be good. A call whose outcome nobody reads is not seen here.
+ * Every rank counts a bad route. */
 typedef struct purr_counters {
   uint32_t struct_size;
   uint32_t reserved;
   uint64_t num_forward_calls;
   uint64_t num_backward_calls;
-  uint64_t num_rows;       /* rows computed by routed experts, both passes */
+  uint64_t num_rows;       /* rows computed by routed experts, both passes; see below */
   uint64_t num_timeouts;   /* waits for a peer that ran out */
-  uint64_t num_bad_routes; /* calls refused for an expert id out of range */
-  uint64_t dispatch_bytes; /* bytes pulled from peers and from this rank's own tokens */
-  uint64_t combine_bytes;  /* bytes pushed home */
+  uint64_t num_bad_routes; /* calls refused for an expert id out of range; see below */
+  uint64_t dispatch_bytes; /* bytes pulled from peers and from this rank's own tokens; host backend */
+  uint64_t combine_bytes;  /* bytes pushed home; host backend */
   uint64_t host_bytes;     /* host memory held by the library now */
   uint64_t host_bytes_peak;
   uint64_t device_bytes; /* device memory held by the library now, on all devices */

@@ -38,8 +38,10 @@ void purr__result_drop_mirror(purr_result_t *result) {
   if (result->device == NULL) return;
   if (purr__device_enter(result->device, NULL) == PURR_STATUS_OK) {
     const purr__cuda_t *cuda = &result->device->driver->cuda;
+    const int mode = purr__device_allow_capture(result->device);
     if (result->begun != NULL) cuda->cuEventDestroy(result->begun);
     if (result->done != NULL) cuda->cuEventDestroy(result->done);
+    purr__device_restore_capture(result->device, mode);
     purr__device_leave(result->device);
   }
   purr__device_release_pinned(result->device, result->mirror);
@@ -85,6 +87,7 @@ purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device,
     int capture = 0;
     result->has_events = device->driver->cuda.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS && capture == 0;
     result->mirror->status = PURR_STATUS_NOT_READY;
+    result->mirror->reserved = 0;
     result->num_mirrored_experts = num_experts;
     result->num_all_experts = num_all_experts;
     result->is_mirrored = true;
@@ -128,6 +131,19 @@ static void read_time(purr_result_t *result) {
   purr__device_leave(result->device);
 }
 
+/* An outcome is counted when it is read first: the device cannot reach the context's counters. `reserved`, which no
+ * kernel looks at, marks that it was. The call's first kernel takes the mark away again, so each replay counts too, as
+ * far as somebody reads its result. Both words change at once, or a replay that begins meanwhile would lose its own. */
+static bool is_read_first(purr__outcome_t *mirror, int32_t status) {
+  static_assert(offsetof(purr__outcome_t, reserved) == offsetof(purr__outcome_t, status) + 4, "one word of 8 bytes");
+  int32_t unmarked[2] = {status, 0}, marked[2] = {status, 1};
+  uint64_t before, after;
+  memcpy(&before, unmarked, sizeof before);
+  memcpy(&after, marked, sizeof after);
+  return __atomic_compare_exchange_n((uint64_t *)(void *)&mirror->status, &before, after, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
+}
+
 void purr__result_read_mirror(purr_result_t *result) {
   if (!result->is_mirrored) return;
   purr__outcome_t *mirror = result->mirror;
@@ -145,6 +161,12 @@ void purr__result_read_mirror(purr_result_t *result) {
   result->info.expert = found->expert;
   result->info.num_rows = found->num_rows;
   atomic_store_explicit(&result->num_rows_done, found->num_rows, memory_order_relaxed);
+  if (is_read_first(mirror, status)) {
+    if (status == PURR_STATUS_OK)
+      purr__count(result->object.context, PURR__COUNT_ROWS, (uint64_t)found->num_rows);
+    else if (status == PURR_STATUS_BAD_ROUTE)
+      purr__count(result->object.context, PURR__COUNT_BAD_ROUTES, 1);
+  }
   purr_error_t err = PURR_ERROR_INIT;
   if (purr__fail_found(&err, found, result->num_all_experts) != PURR_STATUS_OK)
     memcpy(result->message, err.message, sizeof result->message);

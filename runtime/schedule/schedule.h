@@ -12,7 +12,8 @@ struct purr_schedule {
   void *stream;            /* GPU: where it was built last */
   int32_t *ids;            /* host: [max_tokens, K] of this rank, as gathered */
   bool built;
-  int64_t num_tokens; /* T of this rank when it was built */
+  atomic_bool is_counted; /* GPU: that it holds a bad id is in the context's counters */
+  int64_t num_tokens;     /* T of this rank when it was built */
 };
 
 #endif
