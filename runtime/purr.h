@@ -1105,9 +1105,10 @@ typedef struct purr_launcher purr_launcher_t;
 PURR_API purr_status_t purr_launcher_create(purr_kernel_t *kernel, int32_t device, purr_launcher_t **out_launcher,
                                             purr_error_t *err);
 
-/* Sets an argument to a device address.
+/* Sets an argument to an address that the device can reach.
  * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT (no variant takes it: the kind, NULL,
- * or the alignment that was promised; the argument keeps its value), FORKED. Since 0.1. */
+ * the alignment that was promised, or host memory; the argument keeps its value), CUDA, DEVICE_LOST, FORKED. Since 0.1.
+ */
 PURR_API purr_status_t purr_launcher_set_pointer(purr_launcher_t *launcher, int32_t index, const void *address,
                                                  purr_error_t *err);
 
@@ -1138,8 +1139,8 @@ enum {
 /* Sets a pointer argument to a tensor's data, its element type checked, or a tensor descriptor, which the library
  * encodes (the last few of each argument are kept). The tensor struct is not kept, the memory must stay.
  * @param tensor  device memory, 1 to 4 dimensions; for a descriptor rows at multiples of 16 bytes, the last stride 1.
- * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, FORKED.
- * Since 0.1. */
+ * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, CUDA,
+ * DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_launcher_set_tensor(purr_launcher_t *launcher, int32_t index, const purr_tensor_t *tensor,
                                                 uint32_t flags, purr_error_t *err);
 

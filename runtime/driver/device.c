@@ -269,6 +269,25 @@ purr_status_t purr__device_check_pointer(purr__device_t *device, const void *add
   return PURR_STATUS_OK;
 }
 
+purr_status_t purr__device_check_reach(purr__device_t *device, const void *address, const char *name,
+                                       purr_error_t *err) {
+  int can_reach_all = 0;
+  uint32_t memory_type = 0, is_managed = 0;
+  int attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void *values[] = {&memory_type, &is_managed};
+  purr_status_t status =
+      PURR__CUDA(device, err, cuPointerGetAttributes, (2, attributes, values, (CUdeviceptr)(uintptr_t)address),
+                 "looking at the address of %s", name);
+  if (status != PURR_STATUS_OK || memory_type != 0 || is_managed != 0) return status;
+  status = PURR__CUDA(device, err, cuDeviceGetAttribute,
+                      (&can_reach_all, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device->handle),
+                      "asking whether the device reaches host memory");
+  if (status != PURR_STATUS_OK || can_reach_all != 0) return status;
+  return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                    "%s is at %p, which is host memory that device %d (%s) cannot reach", name, address,
+                    device->ordinal, device->name);
+}
+
 /* ---- launch ---- */
 
 purr_status_t purr__device_launch(purr__device_t *device, CUfunction function, const purr__launch_t *launch,

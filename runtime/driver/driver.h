@@ -113,6 +113,11 @@ purr_status_t purr__device_check_stream(purr__device_t *device, CUstream stream,
 purr_status_t purr__device_check_pointer(purr__device_t *device, const void *address, const char *name,
                                          purr_error_t *err);
 
+/* INVALID_ARGUMENT where `address` is host memory that the device cannot reach: not page-locked, on a device that has
+ * no access to what is not. Entered. */
+purr_status_t purr__device_check_reach(purr__device_t *device, const void *address, const char *name,
+                                       purr_error_t *err);
+
 /* How a kernel is started. */
 typedef struct purr__launch {
   const char *name; /* for messages */

@@ -129,6 +129,21 @@ static purr_status_t fail_argument(const purr_launcher_t *launcher, int index, c
                     launcher->kernel->name, why);
 }
 
+/* A host pointer would take the device with it. */
+static purr_status_t check_reach(const purr_launcher_t *launcher, int32_t index, const purr__triton_value_t *value,
+                                 purr_error_t *err) {
+  char name[192];
+  const bool has_address = value->set == PURR__TRITON_SET_POINTER || value->set == PURR__TRITON_SET_TENSOR;
+  if (!has_address || value->address == 0 || value->address == launcher->values[index].address) return PURR_STATUS_OK;
+  snprintf(name, sizeof name, "argument %d ('%s') of kernel %.100s", index,
+           purr__triton_spec(launcher->kernel)->arguments[index].name, launcher->kernel->name);
+  purr_status_t status = purr__device_enter(launcher->device, err);
+  if (status != PURR_STATUS_OK) return status;
+  status = purr__device_check_reach(launcher->device, (const void *)(uintptr_t)value->address, name, err);
+  purr__device_leave(launcher->device);
+  return status;
+}
+
 /* The argument is there, and some variant takes the value. */
 static purr_status_t set_value(purr_launcher_t *launcher, int32_t index, const purr__triton_value_t *value,
                                purr_error_t *err) {
@@ -141,8 +156,9 @@ static purr_status_t set_value(purr_launcher_t *launcher, int32_t index, const p
   for (int i = 0; i < launcher->num_usable; i++) {
     const purr__triton_spec_t *spec = kernel->variants[launcher->order[i]].spec;
     if (purr__triton_takes(&spec->arguments[index], value, why)) {
-      launcher->values[index] = *value;
-      return PURR_STATUS_OK;
+      purr_status_t status = check_reach(launcher, index, value, err);
+      if (status == PURR_STATUS_OK) launcher->values[index] = *value;
+      return status;
     }
     /* The last one is the most general: its reason is the one that cannot be helped. */
     memcpy(first, why, sizeof first);

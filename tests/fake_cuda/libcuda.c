@@ -201,6 +201,9 @@ static CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
       case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
         *value = 0;
         break;
+      case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+        *value = fake_cuda.reaches_host_memory;
+        break;
       default:
         *value = 1;
     }

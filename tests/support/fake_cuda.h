@@ -40,6 +40,7 @@ typedef struct fake_cuda {
   int max_shared_bytes;                  /* 232448 */
   uint64_t memory_bytes;                 /* of each device: 1 GiB */
   int has_peer_access;                   /* 1 */
+  int reaches_host_memory;               /* 0: device memory, page-locked memory and nothing else */
   int kernel_static_bytes;               /* static shared memory of every kernel: 0 */
   const char *failing_call;              /* the function that fails ... */
   int failing_result;                    /* ... with this CUresult ... */

@@ -101,7 +101,7 @@ static void open_launcher(void) {
   const purr_kernel_desc_t kernel = {.struct_size = sizeof kernel, .path = TRITON, .name = "add_kernel"};
   CU_ASSERT_EQUAL_FATAL(purr_context_create(&desc, &world.gpu_context, &err), PURR_STATUS_OK);
   world.gpu_context->driver_library = PURR_FAKE_CUDA;
-  fake_cuda_open();
+  fake_cuda_open()->reaches_host_memory = 1;
   CU_ASSERT_EQUAL_FATAL(purr_kernel_open(world.gpu_context, &kernel, &world.kernel, &err), PURR_STATUS_OK);
   CU_ASSERT_EQUAL_FATAL(purr_launcher_create(world.kernel, 0, &world.launcher, &err), PURR_STATUS_OK);
   for (int i = 0; i < 3; i++)

@@ -22,6 +22,7 @@ static purr_context_t *context;
 
 static void begin(void) {
   fake = fake_cuda_open();
+  fake->reaches_host_memory = 1; /* as far as the driver can tell, no address here is memory of its own */
   context = fake_cuda_context();
   CU_ASSERT_PTR_NOT_NULL_FATAL(context);
 }
@@ -553,6 +554,31 @@ static void specialized_warps_are_counted(void) {
 
 enum { NUM_THREADS = 8 };
 
+static void host_pointers_are_refused(void) {
+  begin();
+  fake->reaches_host_memory = 0;
+  static float host[64];
+  void *memory = NULL, *pinned = NULL;
+  purr_launcher_t *launcher = make_launcher(DATA "3.6.0/add", NULL, NULL);
+  purr__device_t *device;
+  REQUIRE_OK(purr__device_get(context, 0, &device, &err));
+  REQUIRE_OK(purr__device_allocate(device, 64, "a test", &memory, &err));
+  REQUIRE_OK(purr__device_allocate_pinned(device, 64, &pinned, &err));
+  ASSERT_OK(purr_launcher_set_pointer(launcher, 0, memory, &err));
+  ASSERT_OK(purr_launcher_set_pointer(launcher, 0, pinned, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "argument 0 ('0') of kernel add_kernel is at 0x",
+              purr_launcher_set_pointer(launcher, 0, host, &err));
+  CU_ASSERT(says("which is host memory that device 0 (Fake GPU A) cannot reach"));
+  purr_tensor_t tensor = {sizeof tensor, PURR_DTYPE_FP32, 1, 0, host, NULL, {64}, {0}, NULL};
+  ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_launcher_set_tensor(launcher, 1, &tensor, 0, &err));
+  fake->reaches_host_memory = 1; /* Grace, or a kernel that moves pages */
+  ASSERT_OK(purr_launcher_set_pointer(launcher, 0, host, &err));
+  purr__device_release(device, memory, 64);
+  purr__device_release_pinned(device, pinned);
+  purr_launcher_destroy(launcher);
+  end();
+}
+
 static void *launch_from_a_thread(void *kernel) {
   purr_error_t own = PURR_ERROR_INIT;
   purr_launcher_t *launcher = NULL;
@@ -734,6 +760,7 @@ int main(void) {
                                 {"a launch is what Triton does", launch_is_what_triton_does},
                                 {"arguments are known by name", arguments_are_known_by_name},
                                 {"wrong arguments are refused", wrong_arguments_are_refused},
+                                {"host pointers are refused", host_pointers_are_refused},
                                 {"untyped arguments follow the setter", untyped_arguments_follow_the_setter},
                                 {"scalars of every width", scalars_of_every_width},
                                 {"the most special variant is taken", the_most_special_variant_is_taken},
