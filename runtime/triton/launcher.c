@@ -132,7 +132,7 @@ static purr_status_t fail_argument(const purr_launcher_t *launcher, int index, c
 /* A host pointer would take the device with it. */
 static purr_status_t check_reach(const purr_launcher_t *launcher, int32_t index, const purr__triton_value_t *value,
                                  purr_error_t *err) {
-  char name[192];
+  char name[256];
   const bool has_address = value->set == PURR__TRITON_SET_POINTER || value->set == PURR__TRITON_SET_TENSOR;
   if (!has_address || value->address == 0 || value->address == launcher->values[index].address) return PURR_STATUS_OK;
   snprintf(name, sizeof name, "argument %d ('%s') of kernel %.100s", index,
