@@ -12,11 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PURR__KERNEL_LAYOUT 2
+#define PURR__KERNEL_LAYOUT 3
 
 /* Rows of an expert's segment come in multiples of this. */
 #define PURR__SEGMENT_ROWS 64
-/* Rows of one output tile of the grouped GEMMs; the schedule's tile_begin counts tiles of this height. */
+/* Rows of one output tile of the staged grouped GEMMs; the schedule's tile_begin counts tiles of this height, or of the
+ * megakernel's where that is to run. */
 #define PURR__TILE_ROWS 128
 
 /* ----------------------------------------------------------------------------------------------------------- turns */
@@ -101,6 +102,68 @@ typedef struct purr__device_table {
   int32_t *tile_expert; /* [tiles] the expert of each; there are at most padded rows / PURR__SEGMENT_ROWS */
 } purr__device_table_t;
 
+/* What a pair of blocks of the forward megakernel does in one go: a tile of rows times 128 weight rows for each block.
+ * Units are handed out in the order of their list. */
+typedef struct purr__unit {
+  int32_t row;     /* first row: of the table, or of the tokens */
+  int32_t tile;    /* which of the sync's counters speak of these rows */
+  uint16_t expert; /* 0 for the shared expert */
+  uint16_t kind;   /* PURR__UNIT_* */
+  uint16_t
+      column_pair;   /* the blocks take weight rows 256 * column_pair on, 128 each; gate-up: of gate and up together */
+  uint16_t num_rows; /* 1 .. tile_rows */
+} purr__unit_t;
+
+enum {
+  PURR__UNIT_GATE_UP = 0,
+  PURR__UNIT_DOWN = 1,
+  PURR__UNIT_SHARED_GATE_UP = 2,
+  PURR__UNIT_SHARED_DOWN = 3,
+  PURR__UNIT_END = 4, /* not in the list: there is no more */
+};
+#define PURR__UNIT_MAX_ROWS 256    /* the largest tile_rows */
+#define PURR__UNIT_WEIGHT_ROWS 128 /* of one block */
+
+/* Where the blocks of the megakernel meet. Zeroed by every schedule. Two counters of each tile follow, of the routed
+ * experts' and then of the shared expert's. */
+typedef struct purr__unit_sync {
+  int32_t next_unit; /* to be handed out */
+  int32_t num_units; /* in the list */
+  int32_t reserved[14];
+} purr__unit_sync_t;
+
+typedef struct purr__unit_tile_sync {
+  int32_t rows_there;   /* rows of x that have been gathered */
+  int32_t gate_up_done; /* warps that have written their part of a */
+} purr__unit_tile_sync_t;
+
+#define PURR__UNIT_TILE_SYNC(sync) ((purr__unit_tile_sync_t *)((sync) + 1))
+
+/* How the units of a layer are cut and ordered: gate-up of the shared expert and of all experts, then down of both. In
+ * an expert the tiles of one column follow each other: they share its weights. units NULL: no list is made. */
+typedef struct purr__unit_order {
+  purr__unit_t *units;
+  purr__unit_sync_t *sync;
+  int32_t num_sync_words;       /* of sync and the tiles' */
+  int32_t tile_rows;            /* most rows of a unit */
+  int32_t gate_up_pairs;        /* pairs of 128 weight rows, of gate and up together */
+  int32_t shared_gate_up_pairs; /* the same of the shared expert, or 0 */
+  int32_t down_pairs;           /* of down, also of the shared expert's */
+  int32_t num_shared_tiles;     /* of T tokens, or 0 */
+  int32_t num_tokens;
+  int32_t reserved;
+} purr__unit_order_t;
+
+/* Tiles of equal height, a multiple of 8, hold `count` rows: how high, when there are as few as can be. */
+static inline
+#ifdef __CUDACC__
+    __host__ __device__
+#endif
+        int32_t
+        purr__unit_tile_height(int32_t count, int32_t num_tiles) {
+  return num_tiles == 0 ? 0 : ((count + num_tiles - 1) / num_tiles + 7) / 8 * 8;
+}
+
 /* purr_schedule_count, purr_schedule_place. A grid of num_ranks * chunks_per_rank blocks; block r * chunks_per_rank + c
  * looks at the c-th part of rank r's slots. */
 typedef struct purr__schedule_params {
@@ -119,6 +182,7 @@ typedef struct purr__schedule_params {
   int32_t table_is_own;                     /* 1: table and status lie outside the workspace, and hear of BUSY */
   int32_t reserved;
   purr__turn_t turn;
+  purr__unit_order_t order; /* of the megakernel's units; its tile_rows also counts in the table's tiles */
 } purr__schedule_params_t;
 
 /* Blocks for one rank: enough that a block has about 1024 slots, few enough that summing over the blocks stays cheap.
@@ -239,6 +303,41 @@ typedef struct purr__slot_sum_params {
 
 #define PURR__SLOT_SUM_COLUMNS 2048
 
+/* ------------------------------------------------------------------------------------------------------- megakernel */
+
+/* purr_forward_*: everything between the schedule and the sum over slots, in one launch of pairs of blocks. All maps as
+ * in purr__gemm_maps_t, dimensions fastest first. Those of rows come twice, with boxes of {64, 16} and of {64, 64}:
+ *   x_ring            {H, rows}: x as it was gathered
+ *   x_tokens          {H, T}: the shared expert's
+ *   a, shared_a       {I or S, rows}
+ *   gate_up           {H, 8, 2, I / 8, experts}, box {64, 8, 2, 8, 1}: eight rows of gate, eight of up, and so on
+ *   down              {I or S, H, experts}, box {64, 128, 1} */
+typedef struct purr__forward_params {
+  purr__tensor_map_t x_ring[2], x_tokens[2], a[2], shared_a[2];
+  purr__tensor_map_t gate_up, down, shared_gate_up, shared_down;
+  const purr__tensor_map_t *gate_up_by_expert, *down_by_expert; /* device [E_l], one expert each; or NULL */
+  purr__unit_order_t order;
+  purr__device_table_t table;
+  purr__rows_t x, x_rows;                 /* x by token; where it is gathered: dense */
+  purr__rows_t a_rows, shared_a_rows;     /* where gate-up writes: dense */
+  purr__rows_t saved[2], shared_saved[2]; /* g and u, dense; data NULL = not wanted */
+  int64_t num_saved_rows;
+  purr__rows_t y;          /* the combine buffer: by slot */
+  purr__rows_t shared_out; /* dense */
+  int32_t hidden, intermediate, shared_intermediate;
+  int32_t num_experts, top_k;        /* those of this rank */
+  int32_t up_first, shared_up_first; /* 1: the map of gate_up begins with up */
+  float swiglu_limit;                /* 0 = no clamp */
+  int64_t timeout_ns;                /* of one wait inside */
+  void *trace;                       /* kernels/trace.h, of the traced kernels; NULL = no timeline */
+  purr__device_status_t *status;
+  purr__turn_t turn;
+} purr__forward_params_t;
+
+#define PURR__MAP_ROWS_TOKENS 16
+#define PURR__MAP_ROWS_MANY_TOKENS 64
+#define PURR__MAP_ROWS_INTERLEAVED 8 /* rows of gate or up in a run */
+
 /* ------------------------------------------------------------------------------------------------------- exchange */
 
 /* purr_exchange: a grid of at most PURR__TURN_MAX_FIRST blocks. The call's first kernel. */
@@ -302,7 +401,10 @@ static_assert(sizeof(purr__outcome_t) == 56, "layout");
 static_assert(sizeof(purr__turn_t) == 32, "layout");
 static_assert(sizeof(purr__ids_t) == 56, "layout");
 static_assert(sizeof(purr__device_table_t) == 56, "layout");
-static_assert(sizeof(purr__schedule_params_t) == 224, "layout");
+static_assert(sizeof(purr__unit_t) == 16, "layout");
+static_assert(sizeof(purr__unit_sync_t) == 64, "layout");
+static_assert(sizeof(purr__unit_order_t) == 48, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 272, "layout");
 static_assert(offsetof(purr__schedule_params_t, chunk_count) == 88, "layout");
 static_assert(offsetof(purr__schedule_params_t, status) == 160, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");

@@ -55,6 +55,19 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* ------------------------------------------------------------------------------------------------- memory of a device
+ */
+
+__device__ __forceinline__ void red_add_release_gpu(int32_t *address, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ int32_t ld_acquire_gpu(const int32_t *address) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
 /* --------------------------------------------------------------------------------------------- memory between ranks */
 
 __device__ __forceinline__ void st_release_sys(uint64_t *address, uint64_t value) {
@@ -112,6 +125,7 @@ __device__ __forceinline__ float high_bf16(uint32_t packed) { return __uint_as_f
 
 /* A value that the compiler may not compute with before this point. */
 __device__ __forceinline__ void hold_back(int &value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void hold_back(float &value) { asm volatile("" : "+f"(value)::"memory"); }
 
 /* -------------------------------------------------------------------------------------------------- global memory */
 
@@ -126,6 +140,17 @@ __device__ __forceinline__ uint4 ld_16_streaming(const void *global) {
 
 __device__ __forceinline__ void prefetch_l2(const void *global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
+/* Shared memory of the block. */
+__device__ __forceinline__ int ld_acquire_shared(const int *address) {
+  int value;
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(address)) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void red_add_release_shared(int *address, int value) {
+  asm volatile("red.release.cta.shared::cta.add.s32 [%0], %1;" ::"r"(shared_address(address)), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ void st_16(void *global, uint4 v) {
@@ -146,6 +171,13 @@ __device__ __forceinline__ uint4 ld_shared_16(uint32_t shared) {
 /* Four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l mod 8 of matrix l / 8. */
 __device__ __forceinline__ void stmatrix_x4(uint32_t shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
+/* The same, each matrix transposed on its way. */
+__device__ __forceinline__ void stmatrix_x4_trans(uint32_t shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r0), "r"(r1),
                "r"(r2), "r"(r3)
                : "memory");
 }
@@ -216,6 +248,24 @@ __device__ __forceinline__ void tma_load_3d_multicast(void *shared, const void *
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_2d_multicast(void *shared, const void *map, uint64_t *barrier, int x, int y,
+                                                      uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_5d(void *shared, const void *map, uint64_t *barrier, int x, int y, int z,
+                                            int w, int v) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_prefetch_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -231,6 +281,37 @@ __device__ __forceinline__ void mbarrier_wait_acquire(uint64_t *barrier, uint32_
       "r"(parity)
       : "memory");
 }
+
+/* The same without waiting: whether it has completed. */
+__device__ __forceinline__ bool mbarrier_test_acquire(uint64_t *barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{ .reg .pred done; mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;"
+      "selp.u32 %0, 1, 0, done; }"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+/* `count` of the expected arrivals. */
+__device__ __forceinline__ void mbarrier_arrive_release(uint64_t *barrier, uint32_t count) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+               : "memory");
+}
+
+/* 16 bytes to the same place in block `rank` of the cluster, counted on the same barrier there. */
+__device__ __forceinline__ void st_async_16(void *shared, uint64_t *barrier, uint32_t rank, int4 v) {
+  asm volatile(
+      "{ .reg .b32 to, counted; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 counted, %1, %2;"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, %6}, [counted]; }" ::"r"(
+          shared_address(shared)),
+      "r"(shared_address(barrier)), "r"(rank), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
+}
+
+/* Orders this thread's ordinary accesses to global memory before later ones of the copy engine, and the other way. */
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 __device__ __forceinline__ uint32_t cluster_block_rank() {
   uint32_t rank;

@@ -10,6 +10,7 @@
 #include "layout.h"
 #include "purr.h"
 #include "turn.cuh"
+#include "units.cuh"
 
 namespace {
 
@@ -114,7 +115,9 @@ __device__ void place(const purr__schedule_params_t &params) {
   int32_t *begin = before + num_experts;     /* [E_l] first row of the expert */
   int32_t *first_tile = begin + num_experts; /* [E_l] first tile of the expert */
   int32_t *next = first_tile + num_experts;  /* [warps][E_l] next row that a warp gives out */
-  __shared__ int bad_block, other_rank;
+  __shared__ int bad_block, other_rank, num_tiles;
+  const bool has_units = params.order.units != nullptr;
+  const int tile_rows = params.order.tile_rows != 0 ? params.order.tile_rows : PURR__TILE_ROWS;
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
   const int num_blocks = gridDim.x;
@@ -168,7 +171,7 @@ __device__ void place(const purr__schedule_params_t &params) {
     for (int e0 = 0; e0 < num_experts; e0 += 32) {
       const int e = e0 + lane, count = e < num_experts ? total[e] : 0;
       const int rows = (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
-      const int tiles = (count + PURR__TILE_ROWS - 1) / PURR__TILE_ROWS;
+      const int tiles = (count + tile_rows - 1) / tile_rows;
       const int rows_to = warp_prefix_sum(rows), tiles_to = warp_prefix_sum(tiles);
       if (e < num_experts) {
         begin[e] = row + rows_to - rows;
@@ -183,6 +186,7 @@ __device__ void place(const purr__schedule_params_t &params) {
       tile += __shfl_sync(kAllLanes, tiles_to, 31);
       used += __reduce_add_sync(kAllLanes, count);
     }
+    if (lane == 0) num_tiles = tile;
     if (writes && lane == 0) {
       params.table.expert_begin[num_experts] = row;
       params.table.tile_begin[num_experts] = tile;
@@ -227,13 +231,17 @@ __device__ void place(const purr__schedule_params_t &params) {
     __syncwarp();
   }
 
-  /* Padding, and the experts of the tiles: a warp for each expert. */
+  /* Padding, the experts of the tiles, the units: a warp for each expert. */
+  const units::Place place = {params.order, num_tiles};
+  if (has_units) units::reset(place);
+  if (has_units && blockIdx.x == num_blocks - 1 && warp == num_warps - 1) units::write_shared(place);
   for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += num_blocks * num_warps) {
     int end = begin[e] + (total[e] + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
     for (int row = begin[e] + total[e] + lane; row < end; row += 32)
       params.table.row_rank[row] = params.table.row_slot[row] = -1;
-    for (int tile = lane; tile * PURR__TILE_ROWS < total[e]; tile += 32)
-      params.table.tile_expert[first_tile[e] + tile] = e;
+    const int tiles = (total[e] + tile_rows - 1) / tile_rows;
+    for (int tile = lane; tile < tiles; tile += 32) params.table.tile_expert[first_tile[e] + tile] = e;
+    if (has_units) units::write_expert(place, {begin[e], total[e], first_tile[e], tiles}, e);
   }
 }
 
@@ -251,4 +259,24 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
   if (params.turn.place != PURR__TURN_LAST) return;
   __syncthreads();
   if (threadIdx.x == 0) turn::give_back(params.turn);
+}
+
+/* In place of both where the table is there already: the list of units alone. One block for each eight experts, or so.
+ * reads   the table
+ * writes  the units and where their blocks meet */
+extern "C" __global__ void purr_unit_list(const __grid_constant__ purr__schedule_params_t params) {
+  if (!turn::owns(params.turn) || params.status->status != 0) return;
+  const purr__device_table_t &table = params.table;
+  const units::Place place = {params.order, table.tile_begin[params.num_local_experts]};
+  units::reset(place);
+  const int warps = gridDim.x * (blockDim.x / 32), first = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  for (int e = first; e <= params.num_local_experts; e += warps) {
+    if (e == params.num_local_experts)
+      units::write_shared(place);
+    else
+      units::write_expert(place,
+                          {table.expert_begin[e], table.expert_count[e], table.tile_begin[e],
+                           table.tile_begin[e + 1] - table.tile_begin[e]},
+                          e);
+  }
 }

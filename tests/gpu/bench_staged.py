@@ -20,6 +20,7 @@ SHAPES = {  # T, H, I, E, K, S
     "deepseek_v2_lite": (8192, 2048, 1408, 64, 6, 2816),
     "mixtral_8x7b": (4096, 4096, 14336, 8, 2, 0),
 }
+KERNELS = ["mma", "wgmma", "mega", "promoted"]
 STAGES = {"schedule": 1, "gate_up": 2, "down": 4, "shared_gate_up": 8, "shared_down": 16, "slot_sum": 32}
 TOGETHER, ALL = 64, 127
 
@@ -61,9 +62,9 @@ class Layer:
         torch.cuda.synchronize()
         self.library.staged_destroy(self.handle)
 
-    def run(self, wgmma, stages=ALL):
+    def run(self, kernels, stages=ALL):
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        launches = self.library.staged_run(self.handle, stream, wgmma, stages)
+        launches = self.library.staged_run(self.handle, stream, kernels, stages)
         assert launches >= 0, f"CUDA error {-launches}"
         return launches
 
@@ -116,9 +117,10 @@ def main():
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--zipf", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--variants", default="wgmma,mma")
+    parser.add_argument("--variants", default="wgmma,mega")
     parser.add_argument("--shape", action="append", default=[], help="NAME=T,H,I,E,K,S instead of the five")
     parser.add_argument("--json")
+    parser.add_argument("--trace", help="a folder: the megakernel's timeline of each shape goes there")
     arguments = parser.parse_args()
     library = ctypes.CDLL(arguments.library)
     library.staged_create.restype = ctypes.c_void_p
@@ -135,28 +137,33 @@ def main():
     for name, shape in shapes.items():
         if arguments.only not in name: continue
         layer = Layer(library, shape, arguments.zipf)
-        works = [layer.eager] + [lambda w=(v == "wgmma"): layer.run(w) for v in variants]
+        works = [layer.eager] + [lambda w=KERNELS.index(v): layer.run(w) for v in variants]
         with torch.no_grad():
             want = layer.eager().double()
             for v in variants:
                 layer.out.fill_(float("nan"))
-                launches = layer.run(v == "wgmma")
+                launches = layer.run(KERNELS.index(v))
                 error = ((layer.out.double() - want).norm() / want.norm()).item()
                 print(f"  {name:18s} {v:6s} {launches} launches, relative difference to eager {error:.2e}", flush=True)
             for work in works:
                 for _ in range(3): work()
             times = medians(works, arguments.pairs)
+        if arguments.trace:
+            flush.zero_()
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            assert library.staged_trace(layer.handle, stream, f"{arguments.trace}/{name}.trace".encode()) == 0
         rates = [layer.flops / t / 1e9 for t in times]
         results[name] = dict(zip(["eager"] + variants, rates))
         print(f"{name:18s} eager {times[0]:.3f} ms {rates[0]:.0f} TFLOP/s" + "".join(
             f" | {v} {t:.3f} ms {r:.0f} TFLOP/s, {r / rates[0]:.2f} of eager, {r / dense:.2f} of dense"
             for v, t, r in zip(variants, times[1:], rates[1:])), flush=True)
         for v in variants:
+            if v not in ("mma", "wgmma"): continue
             T, H, I, E, K, S = shape
             flops = {"gate_up": 4 * T * K * H * I, "down": 2 * T * K * H * I, "shared_gate_up": 4 * T * H * S,
                      "shared_down": 2 * T * H * S}
             chosen = [s for s in STAGES if S or "shared" not in s]
-            times = medians([lambda s=s: layer.run(v == "wgmma", STAGES[s]) for s in chosen], 5)
+            times = medians([lambda s=s: layer.run(KERNELS.index(v), STAGES[s]) for s in chosen], 5)
             results[name][v + " stages"] = dict(zip(chosen, times))
             print("   " + v + "  " + ", ".join(
                 f"{s} {t * 1000:.0f} us" + (f" {flops[s] / t / 1e9:.0f} TFLOP/s" if s in flops else "")

@@ -21,6 +21,9 @@ __global__ void purr_down(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params);
+__global__ void purr_forward_208(const __grid_constant__ purr__forward_params_t params);
+__global__ void purr_forward_208_traced(const __grid_constant__ purr__forward_params_t params);
+__global__ void purr_forward_176_promoted(const __grid_constant__ purr__forward_params_t params);
 }
 
 namespace staged {
@@ -36,13 +39,16 @@ enum Stage {
   kAll = 127
 };
 
+/* Which kernels multiply. */
+enum Kernels { kMma = 0, kWgmma = 1, kMega = 2, kMegaPromoted = 3 };
+
 /* Everything one rank needs for a forward. */
 struct Layer {
   int64_t num_tokens, max_tokens, hidden, intermediate, shared_intermediate;
   int32_t num_experts, top_k, num_ranks, rank;
   float swiglu_limit;
-  int32_t use_wgmma;
-  int32_t stages; /* Stage bits */
+  int32_t kernels; /* Kernels */
+  int32_t stages;  /* Stage bits */
   int32_t num_sms;
   purr__ids_t ids;
   const purr__ids_t *sources; /* R > 1 */
@@ -53,7 +59,8 @@ struct Layer {
   const void *shared_expert_gate;
   void *out;
   int64_t out_row_stride;
-  void *saved_gate, *saved_up; /* bf16 [num_saved_rows, I], NULL = not wanted */
+  void *saved_gate, *saved_up;               /* bf16 [num_saved_rows, I], NULL = not wanted */
+  void *saved_shared_gate, *saved_shared_up; /* bf16 [T, S], with the former */
   int64_t num_saved_rows;
   /* workspace */
   purr__device_table_t table;
@@ -63,13 +70,51 @@ struct Layer {
   void *a;                         /* bf16 [max rows, I] */
   void *shared_a, *shared_out;     /* bf16 [T, S], [T, H] */
   float *score;
+  purr__unit_t *units; /* of the megakernel: [max_units] */
+  void *x_ring;        /* bf16 [max rows, H] */
+  void *trace;         /* kernels/trace.h, NULL = none */
+  purr__unit_sync_t *sync;
+  int32_t up_first;
+  purr__tensor_map_t *unit_maps; /* device [2][E_l]: gate-up, down; for weights by pointer */
 };
+
+/* The megakernel's order of work. */
+inline purr__unit_order_t unit_order(const Layer &l) {
+  if (l.kernels < kMega) return {};
+  purr__unit_order_t order = {};
+  order.units = l.units;
+  order.sync = l.sync;
+  order.tile_rows = l.kernels == kMega ? 208 : 176;
+  auto pairs = [](int64_t n) { return (int32_t)((n + 2 * PURR__UNIT_WEIGHT_ROWS - 1) / (2 * PURR__UNIT_WEIGHT_ROWS)); };
+  order.gate_up_pairs = pairs(2 * l.intermediate);
+  order.down_pairs = pairs(l.hidden);
+  order.num_tokens = (int32_t)l.num_tokens;
+  if (l.shared_intermediate > 0) {
+    order.shared_gate_up_pairs = pairs(2 * l.shared_intermediate);
+    order.num_shared_tiles = (int32_t)((l.num_tokens + order.tile_rows - 1) / order.tile_rows);
+  }
+  return order;
+}
 
 inline int64_t max_rows(int64_t max_tokens, int64_t top_k, int64_t num_experts, int64_t num_ranks) {
   int64_t slots = max_tokens * top_k * num_ranks, experts = num_experts / num_ranks;
   int64_t segments = slots < experts ? slots : experts;
   return (slots + segments * (PURR__SEGMENT_ROWS - 1) + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS *
          PURR__SEGMENT_ROWS;
+}
+
+/* Tiles of at least 64 rows, but an expert's last. */
+inline int64_t max_unit_tiles(int64_t max_tokens, int64_t top_k, int64_t num_experts) {
+  return max_tokens * top_k / 64 + num_experts + 1;
+}
+inline int64_t max_units(const Layer &l) {
+  const int64_t tiles = max_unit_tiles(l.max_tokens, l.top_k, l.num_experts), shared = (l.max_tokens + 63) / 64;
+  return tiles * ((2 * l.intermediate + 255) / 256 + (l.hidden + 255) / 256) +
+         shared * ((2 * l.shared_intermediate + 255) / 256 + (l.hidden + 255) / 256);
+}
+inline int64_t num_sync_words(const Layer &l) {
+  return (int64_t)(sizeof(purr__unit_sync_t) / 4) +
+         2 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + (l.max_tokens + 63) / 64);
 }
 
 inline int kernel_shared_bytes(const char *name, int arch) {
@@ -152,9 +197,9 @@ inline purr__gemm_t shared_expert(const Layer &l, bool down) {
   return g;
 }
 
-/* A BF16 matrix for the copy engine; see purr__gemm_maps_t. depth 0: two dimensions. */
-inline cudaError_t make_map(purr__tensor_map_t *map, const void *data, int64_t k, int64_t rows, int64_t depth,
-                            int64_t row_stride, int64_t depth_stride, int box_rows) {
+/* A BF16 tensor for the copy engine; sizes and boxes in elements, strides in bytes, fastest first. */
+inline cudaError_t encode_map(purr__tensor_map_t *map, const void *data, int rank, const cuuint64_t *size,
+                              const cuuint64_t *stride, const cuuint32_t *box) {
   static PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
   if (encode == nullptr) {
     void *found = nullptr;
@@ -164,14 +209,36 @@ inline cudaError_t make_map(purr__tensor_map_t *map, const void *data, int64_t k
     if (error != cudaSuccess || found == nullptr) return error != cudaSuccess ? error : cudaErrorNotSupported;
     encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
   }
+  const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+  CUresult result =
+      encode(reinterpret_cast<CUtensorMap *>(map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void *>(data),
+             size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* A BF16 matrix; see purr__gemm_maps_t. depth 0: two dimensions. */
+inline cudaError_t make_map(purr__tensor_map_t *map, const void *data, int64_t k, int64_t rows, int64_t depth,
+                            int64_t row_stride, int64_t depth_stride, int box_rows) {
   const cuuint64_t size[3] = {(cuuint64_t)k, (cuuint64_t)rows, (cuuint64_t)depth};
   const cuuint64_t stride[2] = {(cuuint64_t)row_stride * 2, (cuuint64_t)depth_stride * 2};
-  const cuuint32_t box[3] = {PURR__MAP_STAGE_K, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
-  CUresult result =
-      encode(reinterpret_cast<CUtensorMap *>(map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, depth > 0 ? 3 : 2,
-             const_cast<void *>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  const cuuint32_t box[3] = {PURR__MAP_STAGE_K, (cuuint32_t)box_rows, 1};
+  return encode_map(map, data, depth > 0 ? 3 : 2, size, stride, box);
+}
+
+/* Gate and up with their rows interleaved by eights; see purr__forward_params_t. */
+inline cudaError_t make_interleaved_map(purr__tensor_map_t *map, const void *gate, const void *up, int64_t k, int64_t n,
+                                        int64_t depth, int64_t row_stride, int64_t depth_stride, int32_t *up_first) {
+  const char *g = static_cast<const char *>(gate), *u = static_cast<const char *>(up);
+  *up_first = u < g;
+  const cuuint64_t size[5] = {(cuuint64_t)k, PURR__MAP_ROWS_INTERLEAVED, 2, (cuuint64_t)n / PURR__MAP_ROWS_INTERLEAVED,
+                              (cuuint64_t)depth};
+  const cuuint64_t row = (cuuint64_t)row_stride * 2;
+  const cuuint64_t stride[4] = {row, (cuuint64_t)(u < g ? g - u : u - g), row * PURR__MAP_ROWS_INTERLEAVED,
+                                (cuuint64_t)depth_stride * 2};
+  const cuuint32_t box[5] = {PURR__MAP_STAGE_K, PURR__MAP_ROWS_INTERLEAVED, 2,
+                             PURR__UNIT_WEIGHT_ROWS / 2 / PURR__MAP_ROWS_INTERLEAVED, 1};
+  return encode_map(map, u < g ? u : g, 5, size, stride, box);
 }
 
 inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, bool down, int64_t a_rows,
@@ -195,7 +262,7 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   const int arch = major * 10 + minor;
-  if (l.use_wgmma) {
+  if ((l.kernels == kWgmma)) {
     purr__gemm_tma_params_t tma = {};
     tma.gemm = params;
     for (int p = 0; p < params.num_problems; p++) {
@@ -219,6 +286,99 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
               : launch(purr_gate_up, l.num_sms, 256, kernel_shared_bytes("purr_gate_up", arch), params, stream);
 }
 
+inline purr__slot_sum_params_t sum_params(const Layer &l) {
+  purr__slot_sum_params_t p = {};
+  p.ids = l.ids;
+  p.topk_weights = l.topk_weights;
+  p.weights_row_stride = l.weights_row_stride;
+  p.weights_column_stride = l.weights_column_stride;
+  p.slots = l.y.data;
+  p.slots_row_stride = l.y.row_stride;
+  if (l.shared_intermediate > 0) {
+    p.shared = l.shared_out;
+    p.shared_row_stride = l.hidden;
+    p.shared_gate = l.shared_expert_gate;
+  }
+  p.x = l.x.data;
+  p.x_row_stride = l.x.row_stride;
+  p.score = l.score;
+  p.out = l.out;
+  p.out_row_stride = l.out_row_stride;
+  p.hidden = (int)l.hidden;
+  p.top_k = l.top_k;
+  p.status = l.status;
+  p.num_experts = l.num_experts;
+  p.expert_count = l.table.expert_count;
+  return p;
+}
+
+inline cudaError_t launch_mega(const Layer &l, cudaStream_t stream) {
+  purr__forward_params_t p = {};
+  const int64_t H = l.hidden, I = l.intermediate, S = l.shared_intermediate, T = l.num_tokens;
+  const int64_t rows = max_rows(l.max_tokens, l.top_k, l.num_experts, 1);
+  cudaError_t error = cudaSuccess;
+  auto keep = [&](cudaError_t e) {
+    if (error == cudaSuccess) error = e;
+  };
+  auto make_rows = [&](purr__tensor_map_t(&maps)[2], const void *data, int64_t k, int64_t num, int64_t stride) {
+    keep(make_map(&maps[0], data, k, num, 0, stride, 0, PURR__MAP_ROWS_TOKENS));
+    keep(make_map(&maps[1], data, k, num, 0, stride, 0, PURR__MAP_ROWS_MANY_TOKENS));
+  };
+  if (T > 0) {
+    make_rows(p.x_ring, l.x_ring, H, rows, H);
+    make_rows(p.x_tokens, l.x.data, H, T, l.x.row_stride);
+  }
+  if (T > 0) make_rows(p.a, l.a, I, rows, I);
+  if (l.gate.by_expert == nullptr) {
+    keep(make_interleaved_map(&p.gate_up, l.gate.data, l.up.data, H, I, l.num_experts, l.gate.row_stride,
+                              l.gate.expert_stride, &p.up_first));
+    keep(make_map(&p.down, l.down.data, I, H, l.num_experts, l.down.row_stride, l.down.expert_stride,
+                  PURR__UNIT_WEIGHT_ROWS));
+  } else {
+    p.gate_up_by_expert = l.unit_maps;
+    p.up_first = l.up_first;
+    p.down_by_expert = l.unit_maps + l.num_experts;
+  }
+  if (S > 0 && T > 0) {
+    make_rows(p.shared_a, l.shared_a, S, T, S);
+    keep(make_interleaved_map(&p.shared_gate_up, l.shared_gate.data, l.shared_up.data, H, S, 1, H, S * H,
+                              &p.shared_up_first));
+    keep(make_map(&p.shared_down, l.shared_down.data, S, H, 1, S, S * H, PURR__UNIT_WEIGHT_ROWS));
+  }
+  if (error != cudaSuccess) return error;
+  p.order = unit_order(l);
+  p.table = l.table;
+  p.x = l.x;
+  p.x.placement = PURR__ROWS_TOKEN;
+  p.x_rows = {l.x_ring, nullptr, H, PURR__ROWS_DENSE, 0};
+  p.a_rows = {l.a, nullptr, I, PURR__ROWS_DENSE, 0};
+  p.shared_a_rows = {l.shared_a, nullptr, S, PURR__ROWS_DENSE, 0};
+  p.saved[0] = {l.saved_gate, nullptr, I, PURR__ROWS_DENSE, 0};
+  p.saved[1] = {l.saved_up, nullptr, I, PURR__ROWS_DENSE, 0};
+  p.shared_saved[0] = {l.saved_shared_gate, nullptr, S, PURR__ROWS_DENSE, 0};
+  p.shared_saved[1] = {l.saved_shared_up, nullptr, S, PURR__ROWS_DENSE, 0};
+  p.num_saved_rows = l.num_saved_rows;
+  p.y = l.y;
+  p.y.placement = PURR__ROWS_SLOT;
+  p.shared_out = {l.shared_out, nullptr, H, PURR__ROWS_DENSE, 0};
+  p.intermediate = (int)I;
+  p.shared_intermediate = (int)S;
+  p.swiglu_limit = l.swiglu_limit;
+  p.timeout_ns = 2000000000;
+  p.hidden = (int)H;
+  p.num_experts = l.num_experts;
+  p.top_k = l.top_k;
+  p.status = l.status;
+  p.trace = l.trace;
+  const int blocks = l.num_sms / 2 * 2;
+  if (l.trace != nullptr)
+    return launch(purr_forward_208_traced, blocks, 384, kernel_shared_bytes("purr_forward_208_traced", 90), p, stream);
+  if (l.kernels == kMega)
+    return launch(purr_forward_208, blocks, 384, kernel_shared_bytes("purr_forward_208", 90), p, stream);
+  return launch(purr_forward_176_promoted, blocks, 384, kernel_shared_bytes("purr_forward_176_promoted", 90), p,
+                stream);
+}
+
 /* Puts the stages of one forward on the stream; adds the number of launches to *num_launches. */
 inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launches) {
   cudaError_t error = cudaSuccess;
@@ -236,13 +396,20 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
     p.chunk_bad = l.chunk_bad;
     p.table = l.table;
     p.status = l.status;
+    p.order = unit_order(l);
+    if (p.order.units != nullptr) p.order.num_sync_words = (int)num_sync_words(l);
     const int blocks = p.num_ranks * p.chunks_per_rank, threads = PURR__SCHEDULE_WARPS * 32;
     const int shared = (int)purr__schedule_shared_bytes(p.num_local_experts, PURR__SCHEDULE_WARPS);
     if ((error = launch(purr_schedule_count, blocks, threads, shared, p, stream)) != cudaSuccess) return error;
     if ((error = launch(purr_schedule_place, blocks, threads, shared, p, stream)) != cudaSuccess) return error;
     *num_launches += 2;
   }
-  for (int down = 0; down < 2; down++) {
+  if (l.kernels >= kMega) {
+    if ((l.stages | kTogether) != kAll) return cudaSuccess;
+    ++*num_launches;
+    if ((error = launch_mega(l, stream)) != cudaSuccess) return error;
+  }
+  for (int down = 0; down < 2 && l.kernels < kMega; down++) {
     const bool has_shared = l.shared_intermediate > 0 && (l.stages & (down ? kSharedDown : kSharedGateUp));
     purr__gemm_params_t p = {};
     p.status = l.status;
@@ -258,26 +425,7 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
     ++*num_launches;
   }
   if ((l.stages & kSlotSum) && l.num_tokens > 0) {
-    purr__slot_sum_params_t p = {};
-    p.ids = l.ids;
-    p.topk_weights = l.topk_weights;
-    p.weights_row_stride = l.weights_row_stride;
-    p.weights_column_stride = l.weights_column_stride;
-    p.slots = l.y.data;
-    p.slots_row_stride = l.y.row_stride;
-    if (l.shared_intermediate > 0) {
-      p.shared = l.shared_out;
-      p.shared_row_stride = l.hidden;
-      p.shared_gate = l.shared_expert_gate;
-    }
-    p.x = l.x.data;
-    p.x_row_stride = l.x.row_stride;
-    p.score = l.score;
-    p.out = l.out;
-    p.out_row_stride = l.out_row_stride;
-    p.hidden = (int)l.hidden;
-    p.top_k = l.top_k;
-    p.status = l.status;
+    const purr__slot_sum_params_t p = sum_params(l);
     const dim3 grid((unsigned)l.num_tokens,
                     (unsigned)((l.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS));
     if ((error = launch(purr_slot_sum, grid, 256, 0, p, stream)) != cudaSuccess) return error;

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The staged forward of one rank as a library, for bench_staged.py: dense tensors, memory of its own for the rest. */
+#include <stdio.h>
+
 #include <new>
+#include <vector>
 
 #include "staged.cuh"
+#include "trace.h"
 
 namespace {
 
@@ -64,17 +68,53 @@ void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64
   l->chunk_bad = allocate<int32_t>(chunks);
   l->status = allocate<purr__device_status_t>(1);
   l->a = allocate<uint16_t>(rows * I);
+  l->units = allocate<purr__unit_t>(staged::max_units(*l));
+  l->sync = reinterpret_cast<purr__unit_sync_t *>(allocate<int32_t>(staged::num_sync_words(*l)));
+  l->score = allocate<float>(T);
+  l->x_ring = allocate<uint16_t>(rows * H);
   return l;
 }
 
 /* Returns the number of launches, or minus the CUDA error. */
-int staged_run(void *layer, void *stream, int use_wgmma, int stages) {
+int staged_run(void *layer, void *stream, int kernels, int stages) {
   staged::Layer *l = static_cast<staged::Layer *>(layer);
-  l->use_wgmma = use_wgmma;
+  l->kernels = kernels;
   l->stages = stages;
   int num_launches = 0;
   cudaError_t error = staged::forward(*l, static_cast<cudaStream_t>(stream), &num_launches);
   return error == cudaSuccess ? num_launches : -(int)error;
+}
+
+/* One forward of the megakernel with its timeline, kernels/trace.h, written to a file. Returns 0 on success. */
+int staged_trace(void *layer, void *stream, const char *path) {
+  staged::Layer *l = static_cast<staged::Layer *>(layer);
+  purr__trace_header_t header = {};
+  header.magic = PURR__TRACE_MAGIC;
+  header.layout = PURR__TRACE_LAYOUT;
+  header.tracks_per_block = PURR__TRACE_TRACKS_PER_BLOCK;
+  header.num_tracks = header.tracks_per_block * (uint32_t)l->num_sms;
+  header.events_per_track = 8192;
+  const size_t tracks = header.num_tracks * sizeof(purr__trace_track_t);
+  const size_t bytes =
+      sizeof header + tracks + (size_t)header.num_tracks * header.events_per_track * sizeof(purr__trace_event_t);
+  std::vector<char> host(bytes);
+  char *device = nullptr;
+  if (cudaMalloc(&device, bytes) != cudaSuccess) return 1;
+  cudaMemset(device, 0, bytes);
+  cudaMemcpy(device, &header, sizeof header, cudaMemcpyHostToDevice);
+  l->trace = device;
+  l->kernels = staged::kMega;
+  l->stages = staged::kAll;
+  int num_launches = 0;
+  cudaError_t error = staged::forward(*l, static_cast<cudaStream_t>(stream), &num_launches);
+  l->trace = nullptr;
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) error = cudaMemcpy(host.data(), device, bytes, cudaMemcpyDeviceToHost);
+  cudaFree(device);
+  FILE *file = error == cudaSuccess ? fopen(path, "wb") : nullptr;
+  if (file == nullptr) return 1;
+  const bool written = fwrite(host.data(), 1, bytes, file) == bytes;
+  return fclose(file) == 0 && written ? 0 : 1;
 }
 
 void staged_destroy(void *layer) {
@@ -82,7 +122,7 @@ void staged_destroy(void *layer) {
   for (void *p : {(void *)l->y.data, l->shared_a, l->shared_out, (void *)l->table.header, (void *)l->table.expert_count,
                   (void *)l->table.expert_begin, (void *)l->table.tile_begin, (void *)l->table.tile_expert,
                   (void *)l->table.row_rank, (void *)l->table.row_slot, (void *)l->chunk_count, (void *)l->chunk_bad,
-                  (void *)l->status, l->a})
+                  (void *)l->status, l->a, (void *)l->units, (void *)l->sync, (void *)l->score, l->x_ring})
     cudaFree(p);
   delete l;
 }
