@@ -60,7 +60,7 @@ typedef struct purr__backend {
   purr__trace_means_t traces; /* how forward records a timeline where it is given a trace */
 } purr__backend_t;
 
-extern const purr__backend_t purr__host_backend, purr__staged_backend;
+extern const purr__backend_t purr__host_backend, purr__staged_backend, purr__mega_backend;
 
 /* The backend that a plan chose. */
 const purr__backend_t *purr__backend_of(const purr_plan_t *plan);

@@ -3,7 +3,14 @@
 #include "launch/call.h"
 
 const purr__backend_t *purr__backend_of(const purr_plan_t *plan) {
-  return plan->backend == PURR_BACKEND_HOST ? &purr__host_backend : &purr__staged_backend;
+  switch (plan->backend) {
+    case PURR_BACKEND_HOST:
+      return &purr__host_backend;
+    case PURR_BACKEND_MEGA:
+      return &purr__mega_backend;
+    default:
+      return &purr__staged_backend;
+  }
 }
 
 /* ---- what a call's tensors must look like ---- */

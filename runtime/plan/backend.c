@@ -75,6 +75,56 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
   return PURR_STATUS_OK;
 }
 
+/* ---- mega ---- */
+
+/* Tensor cores truncate when they add to an accumulator. Up to so many products that stays within 0.1 % of exact sums
+ * with the same rounding points; beyond, partial sums are promoted to FP32 registers, which costs speed. */
+#define MOST_UNPROMOTED_PRODUCTS 2048
+
+/* The variants, by the roles of their kernels. */
+typedef struct variant {
+  const char *role, *traced_role;
+  int32_t tile_rows, traced_tile_rows;
+} variant_t;
+static const variant_t plain_variant = {"forward", "forward_traced", 208, 208};
+static const variant_t promoting_variant = {"forward_promoted", "forward_promoted_traced", 176, 144};
+
+/* Takes the megakernel, after the staged kernels have been found. */
+static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  if (layer->num_ranks > 1)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                      "backend 'mega' serves one rank, layer '%s' is planned for %d; use 'auto' or 'staged'",
+                      plan->name, layer->num_ranks);
+  const int64_t longest =
+      purr__max(purr__max(layer->hidden_size, layer->intermediate_size), layer->shared_intermediate_size);
+  const variant_t *chosen = longest > MOST_UNPROMOTED_PRODUCTS ? &promoting_variant : &plain_variant;
+  const purr__shape_t shape = shape_of(plan);
+  purr__mega_variant_t *variant = &plan->kernels.forward;
+  *variant = (purr__mega_variant_t){.tile_rows = chosen->tile_rows, .traced_tile_rows = chosen->traced_tile_rows};
+  const struct {
+    const char *role;
+    int params_bytes;
+    const purr__kernel_t **kernel;
+    bool is_optional;
+  } needs[] = {{chosen->role, sizeof(purr__forward_params_t), &variant->kernel, false},
+               {"unit_list", sizeof(purr__schedule_params_t), &plan->kernels.unit_list, false},
+               {chosen->traced_role, sizeof(purr__forward_params_t), &variant->traced, true}};
+  const purr__kernels_t *kernels = NULL;
+  purr_status_t status = purr__kernels_get(plan->device, &kernels, err);
+  for (size_t i = 0; i < sizeof needs / sizeof needs[0] && status == PURR_STATUS_OK; i++) {
+    const purr__kernel_need_t need = {needs[i].role, PURR__KERNEL_LAYOUT, needs[i].params_bytes, &shape};
+    status = purr__kernels_find(kernels, &need, needs[i].kernel, needs[i].is_optional ? NULL : err);
+    if (status == PURR_STATUS_OK) status = check_pin(plan, *needs[i].kernel, err);
+    if (status != PURR_STATUS_OK && needs[i].is_optional) {
+      *needs[i].kernel = NULL;
+      status = PURR_STATUS_OK;
+    }
+  }
+  if (status == PURR_STATUS_OK) plan->backend = PURR_BACKEND_MEGA;
+  return status;
+}
+
 static purr_status_t try_staged(purr_plan_t *plan, int device_idx, purr_error_t *err) {
   if (plan->layer.precision != PURR_PRECISION_BF16)
     return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the staged backend has no MXFP8 kernels yet");
@@ -106,15 +156,19 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
       set_reason(plan, "asked for");
       plan->backend = PURR_BACKEND_HOST;
       return PURR_STATUS_OK;
-    case PURR_BACKEND_MEGA:
-      return purr__fail(
-          err, PURR_STATUS_UNSUPPORTED,
-          "backend 'mega' was asked for, but this version has no megakernels yet; use 'auto' or 'staged'");
     default:
       break;
   }
   const bool is_auto = plan->layer.backend == PURR_BACKEND_AUTO;
   purr_status_t status = try_staged(plan, device_idx, is_auto ? &why : err);
+  /* Only where it is asked for: `auto` does not take it yet. */
+  if (status == PURR_STATUS_OK && plan->layer.backend == PURR_BACKEND_MEGA) {
+    status = try_mega(plan, err);
+    if (status == PURR_STATUS_OK)
+      set_reason(plan, "asked for, on %s (compute capability %d.%d), kernel %.64s", plan->device->name,
+                 plan->device->cc_major, plan->device->cc_minor, plan->kernels.forward.kernel->entry->entry);
+    return status;
+  }
   if (status == PURR_STATUS_OK) {
     set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs",
                is_auto ? "auto: the fastest there is" : "asked for", plan->device->name, plan->device->cc_major,

@@ -1,6 +1,7 @@
 /* The byte layouts of a plan: the routing table, what peers reach, what a call needs of its own, what is kept. */
 #include "kernels/layout.h"
 #include "plan/plan.h"
+#include "plan/units.h"
 
 #define HEADER_REGION_BYTES 256
 
@@ -98,8 +99,9 @@ static bool lay_out_host(purr_plan_t *plan) {
   return fits;
 }
 
-/* The staged backend has no ring: the activations of all rows of a step are there at once. */
-static bool lay_out_staged(purr_plan_t *plan) {
+/* The GPU backends have no ring: the activations of all rows of a step are there at once. The megakernel needs what the
+ * staged kernels need, which take its place where the weights are not as it wants them. */
+static bool lay_out_gpu(purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   const int64_t tokens = layer->max_tokens, shared = layer->shared_intermediate_size;
   const int64_t chunks = layer->num_ranks * (int64_t)purr__schedule_chunks(tokens * layer->top_k, layer->num_ranks);
@@ -110,6 +112,14 @@ static bool lay_out_staged(purr_plan_t *plan) {
   WS(RING_A, "activations", plan->max_rows, layer->intermediate_size, 1, 2);
   WS(SHARED_A, "shared activations", tokens, shared, 1, 2);
   WS(SHARED_OUT, "shared results", shared ? tokens : 0, layer->hidden_size, 1, 2);
+  if (plan->backend != PURR_BACKEND_MEGA) return fits;
+  int64_t units, sync_words;
+  purr__unit_room(plan, &units, &sync_words);
+  WS(UNITS, "list of units", units, sizeof(purr__unit_t), 1, 1);
+  WS(UNIT_SYNC, "where blocks meet", sync_words, sizeof(int32_t), 1, 1);
+  WS(RING_X, "gathered tokens", plan->max_rows, layer->hidden_size, 1, 2);
+  WS(SHARED_SCORE, "shared gate scores", layer->shared_gate == PURR_SHARED_GATE_SIGMOID ? tokens : 0, 1, 1,
+     sizeof(float));
   return fits;
 }
 
@@ -141,6 +151,6 @@ static bool count_weight_bytes(purr_plan_t *plan) {
 
 bool purr__plan_lay_out(purr_plan_t *plan) {
   return lay_out_table(plan) && lay_out_symmetric(plan) &&
-         (plan->backend == PURR_BACKEND_HOST ? lay_out_host(plan) : lay_out_staged(plan)) && lay_out_saved(plan) &&
+         (plan->backend == PURR_BACKEND_HOST ? lay_out_host(plan) : lay_out_gpu(plan)) && lay_out_saved(plan) &&
          count_weight_bytes(plan);
 }

@@ -31,6 +31,8 @@ enum {
   PURR__WS_RANKS,       /* host: for each rank the address of its ids and its number of tokens */
   PURR__WS_CHUNK_COUNT, /* GPU: scratch of the schedule, see purr__schedule_params_t */
   PURR__WS_CHUNK_BAD,
+  PURR__WS_UNITS,         /* megakernel: purr__unit_t */
+  PURR__WS_UNIT_SYNC,     /* megakernel: purr__unit_sync_t and what follows it */
   PURR__WS_TASKS,         /* the host backend's list of the problems of one grouped GEMM: three an expert at most */
   PURR__WS_RING_X,        /* bf16 [ring, H] */
   PURR__WS_RING_Y,        /* bf16 [ring, H]: y, in backward dX rows */
@@ -82,10 +84,18 @@ enum {
 
 struct purr__kernel;
 
+/* A variant of the forward megakernel. */
+typedef struct purr__mega_variant {
+  const struct purr__kernel *kernel, *traced; /* traced: the same with a timeline, NULL where there is none */
+  int32_t tile_rows, traced_tile_rows;
+} purr__mega_variant_t;
+
 /* The kernels of a GPU plan. The tma ones are NULL where the device has none. */
 typedef struct purr__plan_kernels {
   const struct purr__kernel *schedule_count, *schedule_place, *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
   const struct purr__kernel *exchange, *barrier; /* used when R > 1 */
+  const struct purr__kernel *unit_list;
+  purr__mega_variant_t forward; /* of the mega backend */
 } purr__plan_kernels_t;
 
 struct purr_plan {

@@ -16,7 +16,8 @@ int test_num_devices(void) {
 }
 
 bool test_backend_serves(const test_run_t *run) {
-  return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16;
+  return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16 &&
+         (test_backend() != PURR_BACKEND_MEGA || run->ranks <= 1);
 }
 
 static int start_backend(void) {

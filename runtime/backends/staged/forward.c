@@ -17,9 +17,7 @@ purr__turn_t purr__staged_turn(const purr__call_t *call, int64_t first_blocks, i
                         .last_blocks = (int32_t)last_blocks};
 }
 
-/* A call that could not be enqueued to its end gives nothing back: the next one finds the workspace free all the same.
- */
-static purr_status_t end_turn(const purr__call_t *call, purr_status_t status) {
+purr_status_t purr__staged_end_turn(const purr__call_t *call, purr_status_t status) {
   if (status != PURR_STATUS_OK)
     purr__device_fill(call->plan->device, &purr__staged_header(call)->turn, 0, sizeof(uint64_t), call->stream, NULL);
   return status;
@@ -27,42 +25,53 @@ static purr_status_t end_turn(const purr__call_t *call, purr_status_t status) {
 
 /* ---- schedule ---- */
 
-static int32_t num_chunks(const purr_plan_t *plan) {
+int32_t purr__staged_num_chunks(const purr_plan_t *plan) {
   return purr__schedule_chunks(plan->layer.max_tokens * plan->layer.top_k, plan->layer.num_ranks);
+}
+
+purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
+                                                     bool is_forward, const purr__view_t *topk_ids,
+                                                     const purr__table_t *table) {
+  const purr_plan_t *plan = call->plan;
+  const bool has_peers = plan->layer.num_ranks > 1;
+  const int32_t chunks = purr__staged_num_chunks(plan);
+  const char *own = call->workspace->memory, *at = (const char *)table->header;
+  return (purr__schedule_params_t){.own = purr__staged_ids(topk_ids, call->num_tokens),
+                                   .sources = purr__staged_sources(call->workspace),
+                                   .num_ranks = plan->layer.num_ranks,
+                                   .chunks_per_rank = chunks,
+                                   .top_k = (int32_t)plan->layer.top_k,
+                                   .num_experts = (int32_t)plan->layer.num_experts,
+                                   .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
+                                   .num_local_experts = (int32_t)plan->num_local_experts,
+                                   .chunk_count = workspace_at(call, PURR__WS_CHUNK_COUNT),
+                                   .chunk_bad = workspace_at(call, PURR__WS_CHUNK_BAD),
+                                   .table = {.header = (purr__device_table_header_t *)table->header,
+                                             .expert_count = table->expert_count,
+                                             .expert_begin = table->expert_begin,
+                                             .row_rank = table->row_rank,
+                                             .row_slot = table->row_slot,
+                                             .tile_begin = table->tile_begin,
+                                             .tile_expert = table->tile_expert},
+                                   .status = purr__staged_status(plan, table),
+                                   .header = has_peers ? purr__staged_header(call) : NULL,
+                                   .tag = purr__staged_tag(call, is_forward),
+                                   .table_is_own = at < own || at >= own + call->workspace->bytes,
+                                   .turn = *turn};
 }
 
 /* Counts and places: two launches, of a forward or the building of a schedule alone. With one rank the first takes the
  * workspace. */
-static purr_status_t build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
-                                 const purr__view_t *topk_ids, const purr__table_t *table, purr_error_t *err) {
+purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
+                                       const purr__view_t *topk_ids, const purr__table_t *table,
+                                       const purr__unit_order_t *order, purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
   const bool has_peers = plan->layer.num_ranks > 1;
-  const int32_t chunks = num_chunks(plan);
-  const char *own = call->workspace->memory, *at = (const char *)table->header;
-  purr__schedule_params_t params = {.own = purr__staged_ids(topk_ids, call->num_tokens),
-                                    .sources = purr__staged_sources(call->workspace),
-                                    .num_ranks = plan->layer.num_ranks,
-                                    .chunks_per_rank = chunks,
-                                    .top_k = (int32_t)plan->layer.top_k,
-                                    .num_experts = (int32_t)plan->layer.num_experts,
-                                    .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
-                                    .num_local_experts = (int32_t)plan->num_local_experts,
-                                    .chunk_count = workspace_at(call, PURR__WS_CHUNK_COUNT),
-                                    .chunk_bad = workspace_at(call, PURR__WS_CHUNK_BAD),
-                                    .table = {.header = (purr__device_table_header_t *)table->header,
-                                              .expert_count = table->expert_count,
-                                              .expert_begin = table->expert_begin,
-                                              .row_rank = table->row_rank,
-                                              .row_slot = table->row_slot,
-                                              .tile_begin = table->tile_begin,
-                                              .tile_expert = table->tile_expert},
-                                    .status = purr__staged_status(plan, table),
-                                    .header = has_peers ? purr__staged_header(call) : NULL,
-                                    .tag = purr__staged_tag(call, is_forward),
-                                    .table_is_own = at < own || at >= own + call->workspace->bytes,
-                                    .turn = purr__staged_turn_at(turn, has_peers ? 0 : PURR__TURN_FIRST)};
+  purr__schedule_params_t params = purr__staged_schedule_params(call, turn, is_forward, topk_ids, table);
+  if (order != NULL) params.order = *order;
+  params.turn.place = has_peers ? 0 : PURR__TURN_FIRST;
   const purr__launch_t launch = {
-      .grid = {(uint32_t)(plan->layer.num_ranks * chunks), 1, 1},
+      .grid = {(uint32_t)(plan->layer.num_ranks * purr__staged_num_chunks(plan)), 1, 1},
       .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
       .stream = call->stream};
   purr_status_t status = purr__kernel_launch(plan->kernels.schedule_count, &launch, &params, err);
@@ -191,12 +200,18 @@ static void sum_grid(const purr__call_t *call, uint32_t grid[3]) {
   grid[2] = 1;
 }
 
-static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__turn_t *turn,
-                                const purr__staged_weights_t *weights, const purr__table_t *table, purr_error_t *err) {
+int64_t purr__staged_sum_blocks(const purr__call_t *call) {
+  uint32_t grid[3];
+  sum_grid(call, grid);
+  return (int64_t)grid[0] * grid[1];
+}
+
+static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, const purr__turn_t *turn,
+                                          const purr__staged_weights_t *weights, const purr__table_t *table) {
   const purr__call_t *base = &call->base;
   const purr_plan_t *plan = base->plan;
   const int64_t hidden = plan->layer.hidden_size;
-  const purr__slot_sum_params_t params = {
+  return (purr__slot_sum_params_t){
       .ids = purr__staged_ids(&call->topk_ids, base->num_tokens),
       .topk_weights = (const float *)call->topk_weights.data,
       .weights_row_stride = call->topk_weights.row_stride,
@@ -217,14 +232,20 @@ static purr_status_t launch_sum(const purr__forward_call_t *call, const purr__tu
       .num_experts = plan->num_local_experts,
       .final_status = base->result != NULL ? base->result->final_status : NULL,
       .turn = purr__staged_turn_at(turn, PURR__TURN_LAST)};
+}
+
+purr_status_t purr__staged_sum(const purr__forward_call_t *call, const purr__turn_t *turn,
+                               const purr__staged_weights_t *weights, const purr__table_t *table, purr_error_t *err) {
+  const purr__call_t *base = &call->base;
+  const purr__slot_sum_params_t params = sum_params(call, turn, weights, table);
   purr__launch_t launch = {.stream = base->stream};
   sum_grid(base, launch.grid);
-  return purr__kernel_launch(plan->kernels.slot_sum, &launch, &params, err);
+  return purr__kernel_launch(base->plan->kernels.slot_sum, &launch, &params, err);
 }
 
 /* ---- the calls ---- */
 
-static purr__table_t table_of(const purr__forward_call_t *call) {
+purr__table_t purr__staged_table_of(const purr__forward_call_t *call) {
   const purr_plan_t *plan = call->base.plan;
   if (call->schedule != NULL) return purr__table_at(plan, call->schedule->table_memory);
   return purr__table_at(plan, call->saved != NULL ? purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE)
@@ -236,31 +257,37 @@ static purr_status_t launched(const purr__forward_call_t *call, int kind, purr_e
   return purr__trace_launched(call->trace, kind, call->base.stream, err);
 }
 
+purr_status_t purr__staged_keep_schedule(const purr__forward_call_t *call, purr_error_t *err) {
+  const purr_plan_t *plan = call->base.plan;
+  if (call->schedule == NULL || call->saved == NULL) return PURR_STATUS_OK;
+  return purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
+                           call->schedule->table_memory, plan->table_bytes, call->base.stream, err);
+}
+
 static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_error_t *err) {
   const purr__call_t *base = &call->base;
   const purr_plan_t *plan = base->plan;
   const purr__staged_weights_t *weights = call->prepared_weights;
-  const purr__table_t table = table_of(call);
+  const purr__table_t table = purr__staged_table_of(call);
   const bool has_peers = plan->layer.num_ranks > 1;
   purr__device_status_t *found = purr__staged_status(plan, &table);
   const bool begins_with_exchange = has_peers || call->schedule != NULL;
-  uint32_t last[3];
-  sum_grid(base, last);
-  const purr__turn_t turn = purr__staged_turn(
-      base, begins_with_exchange ? purr__staged_exchange_blocks(base) : num_chunks(plan), (int64_t)last[0] * last[1]);
-  purr_status_t status = PURR_STATUS_OK;
-  if (begins_with_exchange) status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
+  const purr__turn_t turn =
+      purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(plan),
+                        purr__staged_sum_blocks(base));
+  purr_status_t status = purr__trace_launches_start(call->trace, base->stream, err);
+  if (status == PURR_STATUS_OK && begins_with_exchange)
+    status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
   if (status == PURR_STATUS_OK && begins_with_exchange) status = launched(call, PURR__TRACE_EXCHANGE, err);
   if (status == PURR_STATUS_OK && has_peers)
     status = purr__staged_barrier(base, &turn, 0, call->schedule != NULL ? found : NULL, err);
   if (status == PURR_STATUS_OK && has_peers) status = launched(call, PURR__TRACE_WAIT_PEER, err);
   if (status == PURR_STATUS_OK && call->schedule == NULL)
-    status = build_table(base, &turn, true, &call->topk_ids, &table, err);
-  else if (status == PURR_STATUS_OK && call->saved != NULL)
-    status = purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
-                               call->schedule->table_memory, plan->table_bytes, base->stream, err);
+    status = purr__staged_build_table(base, &turn, true, &call->topk_ids, &table, NULL, err);
+  else if (status == PURR_STATUS_OK)
+    status = purr__staged_keep_schedule(call, err);
   if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_SCHEDULE, err);
-  if (status != PURR_STATUS_OK) return end_turn(base, status);
+  if (status != PURR_STATUS_OK) return purr__staged_end_turn(base, status);
   const purr__gemm_params_t gate_up = gate_up_params(call, &turn, weights, &table);
   const purr__gemm_params_t down = down_params(call, &turn, weights, &table);
   status = launch_gemm(base, plan->kernels.gate_up, plan->kernels.gate_up_tma, &gate_up,
@@ -274,9 +301,9 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_DOWN, err);
   if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, found, err);
   if (status == PURR_STATUS_OK && has_peers) status = launched(call, PURR__TRACE_WAIT_PEER, err);
-  if (status == PURR_STATUS_OK) status = launch_sum(call, &turn, weights, &table, err);
+  if (status == PURR_STATUS_OK) status = purr__staged_sum(call, &turn, weights, &table, err);
   if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_SLOT_SUM, err);
-  if (status != PURR_STATUS_OK) return end_turn(base, status);
+  if (status != PURR_STATUS_OK) return purr__staged_end_turn(base, status);
   return purr__result_mirrored(base->result, base->stream, err);
 }
 
@@ -294,17 +321,18 @@ static purr_status_t check_places(const purr__forward_call_t *call, purr_error_t
   return status;
 }
 
-purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_t *err) {
+purr_status_t purr__staged_run_forward(const purr__forward_call_t *call,
+                                       purr_status_t (*enqueue)(const purr__forward_call_t *call, purr_error_t *err),
+                                       purr_error_t *err) {
   purr__device_t *device = call->base.plan->device;
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
   if (call->saved != NULL) call->saved->filled = false;
   status = check_places(call, err);
-  if (status == PURR_STATUS_OK) status = purr__trace_launches_start(call->trace, call->base.stream, err);
   if (status == PURR_STATUS_OK)
     status = purr__result_mirror(call->base.result, device, call->base.plan->num_local_experts,
                                  call->base.plan->layer.num_experts, call->base.stream, err);
-  if (status == PURR_STATUS_OK) status = enqueue_forward(call, err);
+  if (status == PURR_STATUS_OK) status = enqueue(call, err);
   purr__device_leave(device);
   if (status == PURR_STATUS_OK && call->saved != NULL) {
     call->saved->plan_hash = call->base.plan->hash;
@@ -314,24 +342,30 @@ purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_
   return status;
 }
 
+purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_t *err) {
+  return purr__staged_run_forward(call, enqueue_forward, err);
+}
+
 static purr_status_t enqueue_schedule(const purr__schedule_call_t *call, const purr__table_t *table,
-                                      purr_error_t *err) {
+                                      const purr__unit_order_t *order, purr_error_t *err) {
   const purr__call_t *base = &call->base;
   const bool has_peers = base->plan->layer.num_ranks > 1;
-  const int32_t chunks = num_chunks(base->plan);
+  const int32_t chunks = purr__staged_num_chunks(base->plan);
   const purr__turn_t turn =
       purr__staged_turn(base, has_peers ? purr__staged_exchange_blocks(base) : chunks, has_peers ? 1 : chunks);
   purr_status_t status = PURR_STATUS_OK;
   if (has_peers) status = purr__staged_exchange(base, &turn, &call->topk_ids, NULL, err);
   if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, NULL, err);
-  if (status == PURR_STATUS_OK) status = build_table(base, &turn, false, &call->topk_ids, table, err);
+  if (status == PURR_STATUS_OK)
+    status = purr__staged_build_table(base, &turn, false, &call->topk_ids, table, order, err);
   /* The next call overwrites the ids that another rank may still read. */
   if (status == PURR_STATUS_OK && has_peers)
     status = purr__staged_barrier(base, &turn, PURR__TURN_LAST, purr__staged_status(base->plan, table), err);
-  return end_turn(base, status);
+  return purr__staged_end_turn(base, status);
 }
 
-purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err) {
+purr_status_t purr__staged_run_schedule(const purr__schedule_call_t *call, const purr__unit_order_t *order,
+                                        purr_error_t *err) {
   purr__device_t *device = call->base.plan->device;
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
@@ -339,16 +373,20 @@ purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, pur
   status = purr__staged_check_stream(&call->base, err);
   if (status == PURR_STATUS_OK && call->base.num_tokens > 0)
     status = purr__device_check_pointer(device, call->topk_ids.data, "topk_ids", err);
-  if (status == PURR_STATUS_OK) status = enqueue_schedule(call, &table, err);
+  if (status == PURR_STATUS_OK) status = enqueue_schedule(call, &table, order, err);
   purr__device_leave(device);
   return status;
 }
 
+purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err) {
+  return purr__staged_run_schedule(call, NULL, err);
+}
+
 purr_status_t purr__staged_backward(const purr__backward_call_t *call, purr_error_t *err) {
   return purr__fail(err, PURR_STATUS_UNSUPPORTED,
-                    "layer '%s' is planned for the staged backend, which runs forward alone; plan it with backend "
+                    "layer '%s' is planned for the %s backend, which runs forward alone; plan it with backend "
                     "'host' for backward",
-                    call->base.plan->name);
+                    call->base.plan->name, purr__backend_name(call->base.plan->backend));
 }
 
 const purr__backend_t purr__staged_backend = {.name = "staged",

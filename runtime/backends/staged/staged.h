@@ -28,11 +28,20 @@ typedef struct purr__staged_weights {
 
 purr_status_t purr__staged_prepare_weights(purr_weights_t *weights, purr_error_t *err);
 void purr__staged_release_weights(purr_weights_t *weights);
+/* The two without the object; `staged` is zero at first. */
+purr_status_t purr__staged_fill_weights(const purr_weights_t *weights, purr__staged_weights_t *staged,
+                                        purr_error_t *err);
+void purr__staged_drop_weights(const purr_weights_t *weights, purr__staged_weights_t *staged);
 
 /* Describes a BF16 matrix [depth, rows, k] to the copy engine; depth 0: [rows, k]. */
 purr_status_t purr__staged_encode_map(purr__device_t *device, purr__tensor_map_t *map, const void *data, int64_t k,
                                       int64_t rows, int64_t depth, int64_t row_stride, int64_t depth_stride,
                                       int box_rows, purr_error_t *err);
+
+/* Describes any BF16 tensor to the copy engine: sizes and box in elements, fastest first, strides in bytes. */
+purr_status_t purr__staged_encode_tensor(purr__device_t *device, purr__tensor_map_t *map, const void *data,
+                                         int num_dims, const uint64_t *size, const uint64_t *stride,
+                                         const uint32_t *box, purr_error_t *err);
 
 /* How the building of a table went, in device memory beside it. */
 static inline purr__device_status_t *purr__staged_status(const purr_plan_t *plan, const purr__table_t *table) {
@@ -75,6 +84,37 @@ purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t 
                                    purr__device_status_t *found, purr_error_t *err);
 /* The group is whole; the caller's stream belongs to the device, and is its own where ranks share one. Entered. */
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err);
+
+/* ---- forward.c: what the megakernel's forward has in common ---- */
+/* The routing table that a call fills: its own, that of saved, or the one that was built before. */
+purr__table_t purr__staged_table_of(const purr__forward_call_t *call);
+/* Blocks of the schedule. */
+int32_t purr__staged_num_chunks(const purr_plan_t *plan);
+/* Parameters of the schedule's kernels; the turn's place is to be set. */
+purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
+                                                     bool is_forward, const purr__view_t *topk_ids,
+                                                     const purr__table_t *table);
+/* Enqueues the two kernels of the schedule, with the megakernel's order of work where that is not NULL. */
+purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
+                                       const purr__view_t *topk_ids, const purr__table_t *table,
+                                       const purr__unit_order_t *order, purr_error_t *err);
+/* Enqueues a copy of a schedule that was built before to saved, where there are both. */
+purr_status_t purr__staged_keep_schedule(const purr__forward_call_t *call, purr_error_t *err);
+/* Enqueues the sum over slots, which ends the call; how many blocks it has. */
+purr_status_t purr__staged_sum(const purr__forward_call_t *call, const purr__turn_t *turn,
+                               const purr__staged_weights_t *weights, const purr__table_t *table, purr_error_t *err);
+int64_t purr__staged_sum_blocks(const purr__call_t *call);
+/* A call that could not be enqueued to its end gives nothing back: the next one finds the workspace free all the same.
+ */
+purr_status_t purr__staged_end_turn(const purr__call_t *call, purr_status_t status);
+/* Enters the device, checks streams and tensors, calls `enqueue`, and notes what saved holds. */
+purr_status_t purr__staged_run_forward(const purr__forward_call_t *call,
+                                       purr_status_t (*enqueue)(const purr__forward_call_t *call, purr_error_t *err),
+                                       purr_error_t *err);
+
+/* Builds a schedule, with tiles as high as `order` says where it is not NULL. */
+purr_status_t purr__staged_run_schedule(const purr__schedule_call_t *call, const purr__unit_order_t *order,
+                                        purr_error_t *err);
 
 purr_status_t purr__staged_build_schedule(const purr__schedule_call_t *call, purr_error_t *err);
 purr_status_t purr__staged_forward(const purr__forward_call_t *call, purr_error_t *err);

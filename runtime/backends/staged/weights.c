@@ -5,16 +5,24 @@
 #define SWIZZLE_128B 3
 #define L2_PROMOTION_256B 3
 
+purr_status_t purr__staged_encode_tensor(purr__device_t *device, purr__tensor_map_t *map, const void *data,
+                                         int num_dims, const uint64_t *size, const uint64_t *stride,
+                                         const uint32_t *box, purr_error_t *err) {
+  const uint32_t step[5] = {1, 1, 1, 1, 1};
+  return PURR__CUDA(device, err, cuTensorMapEncodeTiled,
+                    ((CUtensorMap *)map, DATA_TYPE_BF16, (uint32_t)num_dims, (void *)(uintptr_t)data, size, stride, box,
+                     step, 0, SWIZZLE_128B, L2_PROMOTION_256B, 0),
+                    "describing a tensor of %d dimensions, rows of %lld, to the copy engine", num_dims,
+                    (long long)size[0]);
+}
+
 purr_status_t purr__staged_encode_map(purr__device_t *device, purr__tensor_map_t *map, const void *data, int64_t k,
                                       int64_t rows, int64_t depth, int64_t row_stride, int64_t depth_stride,
                                       int box_rows, purr_error_t *err) {
   const uint64_t size[3] = {(uint64_t)k, (uint64_t)rows, (uint64_t)depth};
   const uint64_t stride[2] = {(uint64_t)row_stride * 2, (uint64_t)depth_stride * 2};
-  const uint32_t box[3] = {PURR__MAP_STAGE_K, (uint32_t)box_rows, 1}, step[3] = {1, 1, 1};
-  return PURR__CUDA(device, err, cuTensorMapEncodeTiled,
-                    ((CUtensorMap *)map, DATA_TYPE_BF16, depth > 0 ? 3 : 2, (void *)(uintptr_t)data, size, stride, box,
-                     step, 0, SWIZZLE_128B, L2_PROMOTION_256B, 0),
-                    "describing a matrix of %lld x %lld to the copy engine", (long long)rows, (long long)k);
+  const uint32_t box[3] = {PURR__MAP_STAGE_K, (uint32_t)box_rows, 1};
+  return purr__staged_encode_tensor(device, map, data, depth > 0 ? 3 : 2, size, stride, box, err);
 }
 
 static purr__weight_t weight_of(const purr__view_t *view) {
@@ -119,11 +127,9 @@ static purr_status_t prepare_shared(const purr_weights_t *weights, purr__staged_
   return status;
 }
 
-purr_status_t purr__staged_prepare_weights(purr_weights_t *weights, purr_error_t *err) {
+purr_status_t purr__staged_fill_weights(const purr_weights_t *weights, purr__staged_weights_t *staged,
+                                        purr_error_t *err) {
   const purr_plan_t *plan = weights->plan;
-  purr__staged_weights_t *staged = purr__allocate_zeroed(plan->object.context, sizeof *staged);
-  if (staged == NULL) return purr__fail_memory(err, "the prepared weights", sizeof *staged);
-  weights->prepared = staged; /* released with the weights, also after a failure */
   const bool with_maps = plan->kernels.gate_up_tma != NULL || plan->kernels.down_tma != NULL;
   purr_status_t status = purr__device_enter(plan->device, err);
   if (status != PURR_STATUS_OK) return status;
@@ -137,8 +143,18 @@ purr_status_t purr__staged_prepare_weights(purr_weights_t *weights, purr_error_t
   return status;
 }
 
-void purr__staged_release_weights(purr_weights_t *weights) {
-  purr__staged_weights_t *staged = weights->prepared;
+void purr__staged_drop_weights(const purr_weights_t *weights, purr__staged_weights_t *staged) {
   purr__device_release(weights->plan->device, staged->device_memory, staged->device_bytes);
-  purr__release(weights->object.context, staged);
+}
+
+purr_status_t purr__staged_prepare_weights(purr_weights_t *weights, purr_error_t *err) {
+  purr__staged_weights_t *staged = purr__allocate_zeroed(weights->plan->object.context, sizeof *staged);
+  if (staged == NULL) return purr__fail_memory(err, "the prepared weights", sizeof *staged);
+  weights->prepared = staged; /* released with the weights, also after a failure */
+  return purr__staged_fill_weights(weights, staged, err);
+}
+
+void purr__staged_release_weights(purr_weights_t *weights) {
+  purr__staged_drop_weights(weights, weights->prepared);
+  purr__release(weights->object.context, weights->prepared);
 }

@@ -1,0 +1,200 @@
+/* The forward pass of the mega backend: four launches, also with a schedule that was built before. */
+#include "backends/mega/mega.h"
+#include "plan/units.h"
+
+/* Longer than any wait inside takes: past it the kernel has a fault, which it reports. */
+#define WAIT_LIMIT_NS 10000000000ll
+
+static void *workspace_at(const purr__call_t *call, int region) {
+  return purr__workspace_at(call->workspace, call->plan, region);
+}
+
+static purr__rows_t dense_rows(void *data, int64_t row_stride) {
+  return (purr__rows_t){.data = data, .row_stride = row_stride, .placement = PURR__ROWS_DENSE};
+}
+
+/* ---- what all kernels of a call share ---- */
+
+static purr__unit_order_t order_of(const purr__call_t *call, bool traced) {
+  const purr__mega_variant_t *variant = &call->plan->kernels.forward;
+  purr__unit_order_t order =
+      purr__unit_order_of(call->plan, call->num_tokens, traced ? variant->traced_tile_rows : variant->tile_rows);
+  order.units = workspace_at(call, PURR__WS_UNITS);
+  order.sync = workspace_at(call, PURR__WS_UNIT_SYNC);
+  order.num_sync_words = (int32_t)(call->plan->ws[PURR__WS_UNIT_SYNC].bytes / sizeof(int32_t));
+  return order;
+}
+
+/* The list of units of a table that is there already. */
+static purr_status_t list_units(const purr__forward_call_t *call, const purr__turn_t *turn, const purr__table_t *table,
+                                const purr__unit_order_t *order, purr_error_t *err) {
+  const purr_plan_t *plan = call->base.plan;
+  purr__schedule_params_t params = purr__staged_schedule_params(&call->base, turn, true, &call->topk_ids, table);
+  params.order = *order;
+  const purr__launch_t launch = {.grid = {(uint32_t)(plan->num_local_experts / 8 + 1), 1, 1},
+                                 .stream = call->base.stream};
+  return purr__kernel_launch(plan->kernels.unit_list, &launch, &params, err);
+}
+
+/* ---- the megakernel ---- */
+
+/* The two maps of a matrix of rows, [rows, k]. An empty one is never read. */
+static purr_status_t encode_rows(purr__device_t *device, purr__tensor_map_t maps[2], const void *data, int64_t k,
+                                 int64_t rows, int64_t row_stride, purr_error_t *err) {
+  static const int box_rows[2] = {PURR__MAP_ROWS_TOKENS, PURR__MAP_ROWS_MANY_TOKENS};
+  purr_status_t status = PURR_STATUS_OK;
+  for (int i = 0; i < 2 && status == PURR_STATUS_OK && rows > 0 && k > 0; i++)
+    status = purr__staged_encode_map(device, &maps[i], data, k, rows, 0, row_stride, 0, box_rows[i], err);
+  return status;
+}
+
+static purr_status_t encode_operands(const purr__forward_call_t *call, purr__forward_params_t *params,
+                                     purr_error_t *err) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
+  const int64_t shared = plan->layer.shared_intermediate_size;
+  purr_status_t status =
+      encode_rows(plan->device, params->x_ring, params->x_rows.data, hidden, plan->max_rows, hidden, err);
+  if (status == PURR_STATUS_OK)
+    status = encode_rows(plan->device, params->a, params->a_rows.data, inner, plan->max_rows, inner, err);
+  if (status == PURR_STATUS_OK && shared > 0)
+    status =
+        encode_rows(plan->device, params->x_tokens, call->x.data, hidden, base->num_tokens, call->x.row_stride, err);
+  if (status == PURR_STATUS_OK && shared > 0)
+    status =
+        encode_rows(plan->device, params->shared_a, params->shared_a_rows.data, shared, base->num_tokens, shared, err);
+  return status;
+}
+
+static purr__forward_params_t forward_params(const purr__forward_call_t *call, const purr__turn_t *turn,
+                                             const purr__table_t *table, const purr__unit_order_t *order) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const purr__mega_weights_t *weights = call->prepared_weights;
+  const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
+  const int64_t shared = plan->layer.shared_intermediate_size;
+  purr__forward_params_t params = {
+      .gate_up = weights->gate_up,
+      .down = weights->down,
+      .shared_gate_up = weights->shared_gate_up,
+      .shared_down = weights->shared_down,
+      .gate_up_by_expert = weights->gate_up_by_expert,
+      .down_by_expert = weights->down_by_expert,
+      .order = *order,
+      .table = {.header = (purr__device_table_header_t *)table->header,
+                .expert_count = table->expert_count,
+                .expert_begin = table->expert_begin,
+                .row_rank = table->row_rank,
+                .row_slot = table->row_slot,
+                .tile_begin = table->tile_begin,
+                .tile_expert = table->tile_expert},
+      .x = {.data = call->x.data, .row_stride = call->x.row_stride, .placement = PURR__ROWS_TOKEN},
+      .x_rows = dense_rows(workspace_at(base, PURR__WS_RING_X), hidden),
+      .a_rows = dense_rows(workspace_at(base, PURR__WS_RING_A), inner),
+      .y = {.data = purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS),
+            .row_stride = hidden,
+            .placement = PURR__ROWS_SLOT},
+      .hidden = (int32_t)hidden,
+      .intermediate = (int32_t)inner,
+      .shared_intermediate = (int32_t)shared,
+      .num_experts = (int32_t)plan->num_local_experts,
+      .top_k = (int32_t)plan->layer.top_k,
+      .up_first = weights->up_first,
+      .shared_up_first = weights->shared_up_first,
+      .swiglu_limit = plan->layer.swiglu_limit,
+      .timeout_ns = WAIT_LIMIT_NS,
+      .status = purr__staged_status(plan, table),
+      .turn = *turn};
+  if (shared > 0) {
+    params.shared_a_rows = dense_rows(workspace_at(base, PURR__WS_SHARED_A), shared);
+    params.shared_out = dense_rows(workspace_at(base, PURR__WS_SHARED_OUT), hidden);
+  }
+  if (call->saved != NULL && plan->kept_rows > 0) {
+    params.saved[0] = dense_rows(purr__saved_at(call->saved, plan, PURR__SAVED_GATE), inner);
+    params.saved[1] = dense_rows(purr__saved_at(call->saved, plan, PURR__SAVED_UP), inner);
+    params.num_saved_rows = plan->kept_rows;
+    if (shared > 0) {
+      params.shared_saved[0] = dense_rows(purr__saved_at(call->saved, plan, PURR__SAVED_SHARED_GATE), shared);
+      params.shared_saved[1] = dense_rows(purr__saved_at(call->saved, plan, PURR__SAVED_SHARED_UP), shared);
+    }
+  }
+  return params;
+}
+
+static purr_status_t launch_forward(const purr__forward_call_t *call, const purr__turn_t *turn,
+                                    const purr__table_t *table, const purr__unit_order_t *order, void *trace,
+                                    purr_error_t *err) {
+  const purr_plan_t *plan = call->base.plan;
+  const purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms & ~1u, 1, 1}, .stream = call->base.stream};
+  purr__forward_params_t params = forward_params(call, turn, table, order);
+  params.trace = trace;
+  purr_status_t status = encode_operands(call, &params, err);
+  if (status != PURR_STATUS_OK) return status;
+  const purr__mega_variant_t *variant = &plan->kernels.forward;
+  return purr__kernel_launch(call->trace != NULL ? variant->traced : variant->kernel, &launch, &params, err);
+}
+
+/* What a kernel writes its timeline to, where one is wanted. */
+static purr_status_t start_trace(const purr__forward_call_t *call, void **out_trace, purr_error_t *err) {
+  const purr_plan_t *plan = call->base.plan;
+  const purr__mega_variant_t *variant = &plan->kernels.forward;
+  *out_trace = NULL;
+  if (call->trace == NULL) return PURR_STATUS_OK;
+  if (variant->traced == NULL)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                      "the package that %.128s comes from has no kernel of this kind that writes a timeline",
+                      variant->kernel->entry->entry);
+  if (call->schedule != NULL && variant->traced_tile_rows != variant->tile_rows)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                      "a timeline of layer '%s' needs other tiles than a schedule that was built before has; let the "
+                      "forward build its own",
+                      plan->name);
+  return purr__trace_start(call->trace, plan->device->num_sms & ~1, call->base.stream, out_trace, err);
+}
+
+/* ---- the call ---- */
+
+static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_error_t *err) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  const purr__mega_weights_t *weights = call->prepared_weights;
+  const purr__table_t table = purr__staged_table_of(call);
+  const purr__unit_order_t order = order_of(base, call->trace != NULL);
+  void *trace;
+  purr_status_t status = start_trace(call, &trace, err);
+  if (status != PURR_STATUS_OK) return status;
+  const purr__turn_t turn = purr__staged_turn(
+      base, call->schedule != NULL ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(plan),
+      purr__staged_sum_blocks(base));
+  if (call->schedule != NULL) {
+    status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
+    if (status == PURR_STATUS_OK) status = purr__staged_keep_schedule(call, err);
+    if (status == PURR_STATUS_OK) status = list_units(call, &turn, &table, &order, err);
+  } else {
+    status = purr__staged_build_table(base, &turn, true, &call->topk_ids, &table, &order, err);
+  }
+  if (status == PURR_STATUS_OK) status = launch_forward(call, &turn, &table, &order, trace, err);
+  if (status == PURR_STATUS_OK) status = purr__staged_sum(call, &turn, &weights->staged, &table, err);
+  if (status != PURR_STATUS_OK) return purr__staged_end_turn(base, status);
+  return purr__result_mirrored(base->result, base->stream, err);
+}
+
+static purr_status_t mega_forward(const purr__forward_call_t *call, purr_error_t *err) {
+  return purr__staged_run_forward(call, enqueue_forward, err);
+}
+
+static purr_status_t mega_build_schedule(const purr__schedule_call_t *call, purr_error_t *err) {
+  const purr__unit_order_t order = {.tile_rows = call->base.plan->kernels.forward.tile_rows};
+  return purr__staged_run_schedule(call, &order, err);
+}
+
+const purr__backend_t purr__mega_backend = {.name = "mega",
+                                            .build_schedule = mega_build_schedule,
+                                            .forward = mega_forward,
+                                            .backward = purr__staged_backward,
+                                            .prepare_weights = purr__mega_prepare_weights,
+                                            .release_weights = purr__mega_release_weights,
+                                            .prepare_workspace = purr__staged_prepare_workspace,
+                                            .is_asynchronous = true,
+                                            .traces = PURR__TRACES_THREADS};

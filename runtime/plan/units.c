@@ -1,0 +1,35 @@
+#include "plan/units.h"
+
+/* Pairs of blocks, 128 weight rows each, that cover `rows` weight rows. */
+static int64_t num_pairs(int64_t rows) {
+  return (rows + 2 * PURR__UNIT_WEIGHT_ROWS - 1) / (2 * PURR__UNIT_WEIGHT_ROWS);
+}
+
+static int64_t num_tiles(int64_t rows, int64_t tile_rows) { return (rows + tile_rows - 1) / tile_rows; }
+
+purr__unit_order_t purr__unit_order_of(const purr_plan_t *plan, int64_t num_tokens, int32_t tile_rows) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  const bool has_shared = layer->shared_intermediate_size > 0;
+  return (purr__unit_order_t){
+      .tile_rows = tile_rows,
+      .gate_up_pairs = (int32_t)num_pairs(2 * layer->intermediate_size),
+      .shared_gate_up_pairs = (int32_t)num_pairs(2 * layer->shared_intermediate_size),
+      .down_pairs = (int32_t)num_pairs(layer->hidden_size),
+      .num_shared_tiles = has_shared ? (int32_t)num_tiles(num_tokens, tile_rows) : 0,
+      .num_tokens = (int32_t)num_tokens,
+  };
+}
+
+void purr__unit_room(const purr_plan_t *plan, int64_t *out_num_units, int64_t *out_num_sync_words) {
+  const purr__mega_variant_t *variant = &plan->kernels.forward;
+  const int32_t tile_rows = variant->traced != NULL && variant->traced_tile_rows < variant->tile_rows
+                                ? variant->traced_tile_rows
+                                : variant->tile_rows;
+  const purr__unit_order_t order = purr__unit_order_of(plan, plan->layer.max_tokens, tile_rows);
+  /* Of each expert the last tile may be short. */
+  const int64_t slots = plan->layer.max_tokens * plan->layer.top_k;
+  const int64_t tiles = slots / order.tile_rows + purr__min(slots, plan->num_local_experts);
+  *out_num_units = tiles * (order.gate_up_pairs + order.down_pairs) +
+                   (int64_t)order.num_shared_tiles * (order.shared_gate_up_pairs + order.down_pairs);
+  *out_num_sync_words = (int64_t)(sizeof(purr__unit_sync_t) / sizeof(int32_t)) + 2 * (tiles + order.num_shared_tiles);
+}

@@ -1,0 +1,14 @@
+/* The forward megakernel's units: how a layer is cut into them, and how much room their list needs. */
+#ifndef PURR_UNITS_H
+#define PURR_UNITS_H
+
+#include "kernels/layout.h"
+#include "plan/plan.h"
+
+/* How the units of a call with `num_tokens` tokens are cut and ordered; without the addresses. */
+purr__unit_order_t purr__unit_order_of(const purr_plan_t *plan, int64_t num_tokens, int32_t tile_rows);
+
+/* Most units, and most 32-bit words of purr__unit_sync_t and what follows it, in one call of the plan. */
+void purr__unit_room(const purr_plan_t *plan, int64_t *out_num_units, int64_t *out_num_sync_words);
+
+#endif
