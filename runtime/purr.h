@@ -489,7 +489,8 @@ typedef struct purr_plan_info {
 /* Makes a plan.
  * @param desc  NULL = all as in the config.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, CONFIG, UNSUPPORTED,
- * NO_DEVICE, OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
+ * NO_DEVICE, OUT_OF_HOST_MEMORY, FORKED; where the config names kernels, or a GPU backend by name, also MISSING_KERNEL,
+ * INCOMPATIBLE_BINARY, PACKAGE, IO, CUDA, DEVICE_LOST. Since 0.1. */
 PURR_API purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *config,
                                         const purr_plan_desc_t *desc, purr_plan_t **out_plan, purr_error_t *err);
 
@@ -818,7 +819,7 @@ typedef struct purr_forward_args {
  * backend blocks, so its call returns that status too; GPU backends return OK and report in the result alone.
  * Threads: one thread per workspace, saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT,
  * INCOMPATIBLE_STRUCT, INVALID_STATE, BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH,
- * OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace), FORKED. Since 0.1. */
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace, or saved with kernels that the config names), FORKED. Since 0.1. */
 PURR_API purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace,
                                     const purr_forward_args_t *args, purr_error_t *err);
 

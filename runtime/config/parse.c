@@ -136,10 +136,26 @@ static bool parse_digest(const purr__yaml_entry_t *entry, char out_digest[65]) {
   return true;
 }
 
+static bool parse_kernel(const purr__yaml_entry_t *entry, char out_name[64]) {
+  if (entry->value_length < 1 || entry->value_length > 63) return false;
+  for (uint64_t i = 0; i < entry->value_length; i++) {
+    const char c = entry->value[i];
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
+          c == '-'))
+      return false;
+  }
+  const bool is_none = entry->value_length == 4 && memcmp(entry->value, "none", 4) == 0;
+  memcpy(out_name, entry->value, entry->value_length);
+  out_name[is_none ? 0 : entry->value_length] = '\0';
+  return true;
+}
+
 static bool parse_value(parse_t *p, const purr__yaml_entry_t *entry, const purr__key_t *key) {
   if (key->kind == PURR__KEY_BLOCK) return entry->kind == PURR__YAML_BLOCK;
   if ((entry->kind != PURR__YAML_PLAIN && entry->kind != PURR__YAML_QUOTED) || is_null(entry)) return false;
   if (key->kind == PURR__KEY_TEXT) return parse_name(entry, p->texts->name);
+  if (key->kind == PURR__KEY_KERNEL)
+    return entry->kind == PURR__YAML_PLAIN && parse_kernel(entry, purr__key_kernel(key, p->texts));
   if (key->kind == PURR__KEY_DIGEST) return parse_digest(entry, p->texts->package_digest);
   if (key->kind == PURR__KEY_REAL) {
     float *field = &p->layer->swiglu_limit; /* the only real key */
@@ -164,6 +180,16 @@ static purr_status_t check_required(const parse_t *p, int block, int line, int c
                              key->path, purr__key_allowed(allowed, sizeof allowed, key));
   }
   return PURR_STATUS_OK;
+}
+
+/* The library's own product has its activation inside. */
+static purr_status_t check_kernels(const parse_t *p, purr_error_t *err) {
+  const int key_idx = PURR__KEY_KERNELS_GROUPED_GEMM;
+  if (p->texts->grouped_gemm[0] == '\0' || p->texts->activation[0] != '\0') return PURR_STATUS_OK;
+  return purr__yaml_fail(err, p->places->source, p->key_at[key_idx].line, p->key_at[key_idx].column,
+                         "kernels.grouped_gemm is '%s', but kernels.activation is none; it needs one, such as "
+                         "swiglu_kernel of kernels/triton/stages.py",
+                         p->texts->grouped_gemm);
 }
 
 static purr_status_t visit(void *user, const purr__yaml_entry_t *entry, purr_error_t *err) {
@@ -201,5 +227,6 @@ purr_status_t purr__layer_parse(const char *text, uint64_t num_bytes, const char
   if (status == PURR_STATUS_OK) status = check_required(&p, -1, 1, 1, err);
   if (status != PURR_STATUS_OK) return status;
   purr__layer_fill_defaults(out_layer);
-  return purr__layer_check_at(out_layer, out_places, err);
+  status = purr__layer_check_at(out_layer, out_places, err);
+  return status == PURR_STATUS_OK ? check_kernels(&p, err) : status;
 }

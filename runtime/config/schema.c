@@ -9,6 +9,7 @@
 #define TOP(key_name) .path = #key_name, .name = #key_name, .block = -1
 #define SHARED(key_name) .path = "shared_expert." #key_name, .name = #key_name, .block = PURR__KEY_SHARED_EXPERT
 #define MXFP8(key_name) .path = "mxfp8." #key_name, .name = #key_name, .block = PURR__KEY_MXFP8
+#define KERNELS(key_name) .path = "kernels." #key_name, .name = #key_name, .block = PURR__KEY_KERNELS
 #define MOST_ROWS (INT32_MAX / PURR__ROW_ALIGNMENT * PURR__ROW_ALIGNMENT)
 
 const purr__key_t purr__keys[PURR__NUM_KEYS] = {
@@ -64,6 +65,13 @@ const purr__key_t purr__keys[PURR__NUM_KEYS] = {
                            .meaning = "auto takes the fastest that fits"},
     [PURR__KEY_PACKAGE_DIGEST] = {TOP(package_digest), .kind = PURR__KEY_DIGEST,
                                   .meaning = "SHA-256 of the manifest that GPU kernels must come from"},
+    [PURR__KEY_KERNELS] = {TOP(kernels), .kind = PURR__KEY_BLOCK,
+                           .meaning = "stages that kernels of Triton's stand in for"},
+    [PURR__KEY_KERNELS_ACTIVATION] = {KERNELS(activation), .kind = PURR__KEY_KERNEL,
+                                      .meaning = "a from g and u, in place of SwiGLU"},
+    [PURR__KEY_KERNELS_GROUPED_GEMM] = {KERNELS(grouped_gemm), .kind = PURR__KEY_KERNEL,
+                                        .meaning = "the products of the routed experts; needs activation too"},
+    [PURR__KEY_KERNELS_COMBINE] = {KERNELS(combine), .kind = PURR__KEY_KERNEL, .meaning = "the sum over slots"},
     [PURR__KEY_MAX_TOKENS] = {TOP(max_tokens), .kind = PURR__KEY_INTEGER, FIELD(max_tokens), .min = 1, .max = INT32_MAX,
                               .default_value = PURR__DEFAULT_MAX_TOKENS,
                               .meaning = "most tokens of one rank in one call"},
@@ -155,6 +163,16 @@ int purr__key_nearest(int block, const char *name, uint64_t length) {
 
 /* ---- values ---- */
 
+char *purr__key_kernel(const purr__key_t *key, purr__texts_t *texts) {
+  return key == &purr__keys[PURR__KEY_KERNELS_ACTIVATION]     ? texts->activation
+         : key == &purr__keys[PURR__KEY_KERNELS_GROUPED_GEMM] ? texts->grouped_gemm
+                                                              : texts->combine;
+}
+
+bool purr__texts_have_kernels(const purr__texts_t *texts) {
+  return texts->activation[0] != '\0' || texts->grouped_gemm[0] != '\0' || texts->combine[0] != '\0';
+}
+
 /* "a, b or c": the words of a key; "a and b": the keys of a block. */
 static uint64_t list_items(char *out, uint64_t capacity, const purr__key_t *key) {
   const char *items[PURR__NUM_KEYS];
@@ -182,6 +200,8 @@ const char *purr__key_allowed(char *out, uint64_t capacity, const purr__key_t *k
   capacity -= used;
   if (key->kind == PURR__KEY_TEXT)
     snprintf(rest, capacity, "text of 1 to 63 printable bytes");
+  else if (key->kind == PURR__KEY_KERNEL)
+    snprintf(rest, capacity, "none, or the name of a Triton kernel, 1 to 63 letters, digits, '.', '_' and '-'");
   else if (key->kind == PURR__KEY_DIGEST)
     snprintf(rest, capacity, "any, or the 64 hexadecimal digits of a manifest's SHA-256, as purr inspect shows them");
   else if (key->kind == PURR__KEY_INTEGER && key->multiple > 1)

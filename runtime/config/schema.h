@@ -7,6 +7,7 @@
 typedef enum purr__key_kind {
   PURR__KEY_TEXT,    /* a name */
   PURR__KEY_DIGEST,  /* a SHA-256, 64 hexadecimal digits */
+  PURR__KEY_KERNEL,  /* the name of a kernel that Triton compiled, or none */
   PURR__KEY_INTEGER, /* one of its words, or a plain decimal in range */
   PURR__KEY_BYTES,   /* the same, also with KiB, MiB or GiB */
   PURR__KEY_REAL,    /* a decimal number in range */
@@ -31,6 +32,10 @@ enum {
   PURR__KEY_MXFP8_WEIGHTS,
   PURR__KEY_BACKEND,
   PURR__KEY_PACKAGE_DIGEST,
+  PURR__KEY_KERNELS,
+  PURR__KEY_KERNELS_ACTIVATION,
+  PURR__KEY_KERNELS_GROUPED_GEMM,
+  PURR__KEY_KERNELS_COMBINE,
   PURR__KEY_MAX_TOKENS,
   PURR__KEY_NUM_RANKS,
   PURR__KEY_TIMEOUT_MS,
@@ -45,6 +50,8 @@ enum {
 typedef struct purr__texts {
   char name[64];
   char package_digest[65]; /* "" where none is pinned */
+  /* Kernels of Triton's that stand in for a stage, "" where none does: kernels/triton/README.md. */
+  char activation[64], grouped_gemm[64], combine[64];
 } purr__texts_t;
 
 typedef struct purr__key {
@@ -77,6 +84,11 @@ const char *purr__key_allowed(char *out, uint64_t capacity, const purr__key_t *k
 
 /* Whether the number is one of the key's words, or, for kinds that are numbers, in range. */
 bool purr__key_allows(const purr__key_t *key, int64_t value);
+
+/* The text of a key of the kind KERNEL. */
+char *purr__key_kernel(const purr__key_t *key, purr__texts_t *texts);
+/* Whether a key of that kind has one. */
+bool purr__texts_have_kernels(const purr__texts_t *texts);
 
 /* The integer field of a layer. */
 int64_t purr__key_get(const purr__key_t *key, const purr_layer_desc_t *layer);

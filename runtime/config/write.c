@@ -13,12 +13,20 @@ static const char *digest_or_any(const purr__texts_t *texts) {
   return texts->package_digest[0] != '\0' ? texts->package_digest : "any";
 }
 
-static bool is_absent(const purr__key_t *key, const purr_layer_desc_t *layer) {
+static void add_kernel(purr__text_t *text, const purr__key_t *key, const purr__texts_t *texts, const char *quote) {
+  purr__texts_t own = *texts;
+  const char *name = purr__key_kernel(key, &own);
+  purr__text_add(text, "%s%s%s", quote, name[0] != '\0' ? name : "none", quote);
+}
+
+static bool is_absent(const purr__key_t *key, const purr__texts_t *texts, const purr_layer_desc_t *layer) {
+  bool is_kernel = key == &purr__keys[PURR__KEY_KERNELS] || key->block == PURR__KEY_KERNELS;
   bool is_shared = key == &purr__keys[PURR__KEY_SHARED_EXPERT] || key->block == PURR__KEY_SHARED_EXPERT;
   bool is_mxfp8 = key == &purr__keys[PURR__KEY_MXFP8] || key->block == PURR__KEY_MXFP8;
   bool says_mxfp8 = layer->precision == PURR_PRECISION_MXFP8 || layer->mxfp8_scale_rule != 0 ||
                     layer->mxfp8_activation_granularity != 0 || layer->mxfp8_weight_granularity != 0;
-  return (is_shared && layer->shared_intermediate_size == 0) || (is_mxfp8 && !says_mxfp8);
+  return (is_shared && layer->shared_intermediate_size == 0) || (is_mxfp8 && !says_mxfp8) ||
+         (is_kernel && !purr__texts_have_kernels(texts));
 }
 
 /* ---- YAML ---- */
@@ -38,6 +46,8 @@ static void write_value(purr__text_t *text, const purr_config_t *config, const p
     purr__text_add_json_string(text, config->texts.name); /* which is YAML too */
   } else if (key->kind == PURR__KEY_DIGEST) {
     purr__text_add(text, "%s", digest_or_any(&config->texts));
+  } else if (key->kind == PURR__KEY_KERNEL) {
+    add_kernel(text, key, &config->texts, "");
   } else if (key->kind == PURR__KEY_REAL) {
     purr__text_add_fp32(text, config->layer.swiglu_limit);
   } else {
@@ -54,7 +64,7 @@ static void write_yaml(purr__text_t *text, const purr_config_t *config) {
   enum { COMMENT_COLUMN = 32 };
   for (int i = 0; i < PURR__NUM_KEYS; i++) {
     const purr__key_t *key = &purr__keys[i];
-    if (is_absent(key, &config->layer)) continue;
+    if (is_absent(key, &config->texts, &config->layer)) continue;
     uint64_t line_begin = text->length;
     purr__text_add(text, "%s%s:", key->block < 0 ? "" : "  ", key->name);
     if (key->kind != PURR__KEY_BLOCK) {
@@ -77,7 +87,7 @@ static void add_json_keys(purr__text_t *text, int block, const purr__texts_t *te
     if (key->block != block) continue;
     purr__text_add(text, "%s\n%*s\"%s\": ", is_first ? "" : ",", indent, "", key->name);
     is_first = false;
-    if (is_absent(key, layer)) {
+    if (is_absent(key, texts, layer)) {
       purr__text_add(text, "null");
     } else if (key->kind == PURR__KEY_BLOCK) {
       purr__text_add(text, "{");
@@ -87,6 +97,8 @@ static void add_json_keys(purr__text_t *text, int block, const purr__texts_t *te
       purr__text_add_json_string(text, texts->name);
     } else if (key->kind == PURR__KEY_DIGEST) {
       purr__text_add_json_string(text, digest_or_any(texts));
+    } else if (key->kind == PURR__KEY_KERNEL) {
+      add_kernel(text, key, texts, "\"");
     } else if (key->kind == PURR__KEY_REAL) {
       purr__text_add_fp32(text, layer->swiglu_limit);
     } else {

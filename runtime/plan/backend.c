@@ -4,6 +4,7 @@
 #include "kernels/layout.h"
 #include "package/package.h"
 #include "plan/plan.h"
+#include "plan/stages.h"
 
 const char *purr__backend_name(int32_t backend) {
   switch (backend) {
@@ -133,6 +134,7 @@ static purr_status_t try_staged(purr_plan_t *plan, int device_idx, purr_error_t 
   purr_status_t status = purr__device_get(plan->object.context, device_idx, &device, err);
   if (status == PURR_STATUS_OK) status = purr__kernels_get(device, &kernels, err);
   if (status == PURR_STATUS_OK) status = find_staged_kernels(plan, kernels, err);
+  if (status == PURR_STATUS_OK) status = purr__stages_find(plan, device, &plan->stages, err);
   if (status != PURR_STATUS_OK) return status;
   plan->device = device;
   plan->backend = PURR_BACKEND_STAGED;
@@ -151,6 +153,16 @@ static void set_reason(purr_plan_t *plan, const char *format, ...) {
 
 purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_error_t *err) {
   purr_error_t why = PURR_ERROR_INIT;
+  /* Kernels for stages belong to one backend, and no other may take the layer over in silence. */
+  if (purr__stages_are_named(plan)) {
+    const int32_t wanted = plan->layer.backend;
+    if (wanted == PURR_BACKEND_HOST || wanted == PURR_BACKEND_MEGA)
+      return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                        "layer '%s' names kernels of Triton's, which only the staged backend runs, not backend '%s'; "
+                        "leave the block kernels out, or use backend 'staged'",
+                        plan->name, purr__backend_name(wanted));
+    plan->layer.backend = PURR_BACKEND_STAGED;
+  }
   switch (plan->layer.backend) {
     case PURR_BACKEND_HOST:
       set_reason(plan, "asked for");
@@ -172,7 +184,10 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
   if (status == PURR_STATUS_OK) {
     set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs",
                is_auto ? "auto: the fastest there is" : "asked for", plan->device->name, plan->device->cc_major,
-               plan->device->cc_minor, plan->kernels.gate_up_tma != NULL ? "wgmma" : "mma.sync");
+               plan->device->cc_minor,
+               purr__stages_have(plan->stages, PURR__STAGE_GROUPED_GEMM) ? "Triton"
+               : plan->kernels.gate_up_tma != NULL                       ? "wgmma"
+                                                                         : "mma.sync");
     return PURR_STATUS_OK;
   }
   /* Whatever keeps a GPU from serving the layer, the host can; only what was asked for by name must not be replaced. */

@@ -1,6 +1,7 @@
 /* The byte layouts of a plan: the routing table, what peers reach, what a call needs of its own, what is kept. */
 #include "kernels/layout.h"
 #include "plan/plan.h"
+#include "plan/stages.h"
 #include "plan/units.h"
 
 #define HEADER_REGION_BYTES 256
@@ -110,6 +111,10 @@ static bool lay_out_gpu(purr_plan_t *plan) {
   WS(CHUNK_COUNT, "counts of the schedule's parts", chunks, plan->num_local_experts, 1, sizeof(int32_t));
   WS(CHUNK_BAD, "bad ids of the schedule's parts", chunks, 1, 1, sizeof(int32_t));
   WS(RING_A, "activations", plan->max_rows, layer->intermediate_size, 1, 2);
+  if (purr__stages_have(plan->stages, PURR__STAGE_ACTIVATION)) { /* between a product and that kernel */
+    WS(RING_GATE, "gates", plan->max_rows, layer->intermediate_size, 1, 2);
+    WS(RING_UP, "ups", plan->max_rows, layer->intermediate_size, 1, 2);
+  }
   WS(SHARED_A, "shared activations", tokens, shared, 1, 2);
   WS(SHARED_OUT, "shared results", shared ? tokens : 0, layer->hidden_size, 1, 2);
   if (plan->backend != PURR_BACKEND_MEGA) return fits;

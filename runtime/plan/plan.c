@@ -5,6 +5,7 @@
 
 #include "driver/driver.h"
 #include "kernels/layout.h"
+#include "plan/stages.h"
 
 #define DEFAULT_NUM_SMS 132 /* an H200 */
 #define TILE_M 128
@@ -80,10 +81,18 @@ static uint64_t hash_of(const purr_plan_t *plan) {
                             layer->mxfp8_weight_granularity};
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < sizeof values; i++) hash = (hash ^ ((const unsigned char *)values)[i]) * 0x100000001b3u;
+  for (int i = 0; i < PURR__NUM_STAGES; i++)
+    for (const char *c = purr__stage_kernel(plan, i); *c != '\0'; c++)
+      hash = (hash ^ (unsigned char)*c) * 0x100000001b3u + (uint64_t)i;
   return hash;
 }
 
 /* ---- public ---- */
+
+static void plan_free(void *object) {
+  const purr_plan_t *plan = object;
+  purr__stages_free(plan->object.context, plan->stages);
+}
 
 static purr_status_t apply_overrides(purr_layer_desc_t *layer, const purr_plan_desc_t *desc,
                                      const purr__places_t *places, purr_error_t *err) {
@@ -117,7 +126,7 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
   if (status != PURR_STATUS_OK) return status;
 
   void *object;
-  status = purr__object_create(context, PURR__PLAN, sizeof(purr_plan_t), NULL, &object, err);
+  status = purr__object_create(context, PURR__PLAN, sizeof(purr_plan_t), plan_free, &object, err);
   if (status != PURR_STATUS_OK) return status;
   purr_plan_t *plan = object;
   plan->layer = layer;

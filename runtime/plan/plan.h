@@ -83,6 +83,7 @@ enum {
 };
 
 struct purr__kernel;
+struct purr__stages;
 
 /* A variant of the forward megakernel. */
 typedef struct purr__mega_variant {
@@ -107,6 +108,7 @@ struct purr_plan {
   char backend_reason[256];
   struct purr__device *device; /* NULL: the host backend */
   purr__plan_kernels_t kernels;
+  struct purr__stages *stages; /* of Triton's; NULL = none. plan/stages.h */
   int num_sms, tile_m, tile_n;
   int64_t num_local_experts;
   int64_t max_rows; /* of the schedule of one step, padding included */

@@ -247,6 +247,33 @@ static purr_status_t check_desc(const purr_kernel_desc_t *desc, purr_error_t *er
   return PURR_STATUS_OK;
 }
 
+static purr_status_t make_kernel(purr_context_t *context, purr_kernel_t **out_kernel, purr_error_t *err) {
+  void *object;
+  purr_status_t status = purr__object_create(context, PURR__KERNEL, sizeof(purr_kernel_t), kernel_free, &object, err);
+  if (status != PURR_STATUS_OK) return status;
+  *out_kernel = object;
+  pthread_mutex_init(&(*out_kernel)->mutex, NULL);
+  return PURR_STATUS_OK;
+}
+
+static purr_status_t finish_open(purr_kernel_t *kernel, purr_status_t status, purr_kernel_t **out_kernel) {
+  if (status == PURR_STATUS_OK)
+    *out_kernel = kernel;
+  else
+    purr__object_release(kernel);
+  return status;
+}
+
+/* Keeps a package that others have open too. */
+static purr_status_t open_package_in(purr_kernel_t *kernel, const purr_kernel_desc_t *desc, purr__package_t *package,
+                                     purr_error_t *err) {
+  if (package->context != kernel->object.context)
+    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "package %s was opened in another context",
+                      package->manifest.name);
+  purr__package_retain(package);
+  return open_package(kernel, desc, package, err);
+}
+
 purr_status_t purr_kernel_open(purr_context_t *context, const purr_kernel_desc_t *desc, purr_kernel_t **out_kernel,
                                purr_error_t *err) {
   if (out_kernel == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_kernel is NULL");
@@ -259,27 +286,24 @@ purr_status_t purr_kernel_open(purr_context_t *context, const purr_kernel_desc_t
   if (status == PURR_STATUS_OK) status = check_desc(&own, err);
   if (status == PURR_STATUS_OK && own.package != NULL) status = purr__check(own.package, PURR__PACKAGE, err);
   if (status != PURR_STATUS_OK) return status;
-  void *object;
-  status = purr__object_create(context, PURR__KERNEL, sizeof(purr_kernel_t), kernel_free, &object, err);
+  purr_kernel_t *kernel;
+  status = make_kernel(context, &kernel, err);
   if (status != PURR_STATUS_OK) return status;
-  purr_kernel_t *kernel = object;
-  pthread_mutex_init(&kernel->mutex, NULL);
-  if (own.package != NULL) {
-    purr__package_t *package = purr__package_of(own.package);
-    purr__package_retain(package);
-    status = package->context == context
-                 ? open_package(kernel, &own, package, err)
-                 : (purr__package_release(package),
-                    purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "package %s was opened in another context",
-                               package->manifest.name));
-  } else {
-    status = own.path != NULL ? open_path(kernel, &own, err) : open_memory(kernel, &own, err);
-  }
-  if (status == PURR_STATUS_OK)
-    *out_kernel = kernel;
+  if (own.package != NULL)
+    status = open_package_in(kernel, &own, purr__package_of(own.package), err);
   else
-    purr__object_release(kernel);
-  return status;
+    status = own.path != NULL ? open_path(kernel, &own, err) : open_memory(kernel, &own, err);
+  return finish_open(kernel, status, out_kernel);
+}
+
+purr_status_t purr__kernel_open_in(purr_context_t *context, purr__package_t *package, const char *name,
+                                   purr_kernel_t **out_kernel, purr_error_t *err) {
+  const purr_kernel_desc_t desc = {.name = name};
+  purr_kernel_t *kernel;
+  *out_kernel = NULL;
+  purr_status_t status = make_kernel(context, &kernel, err);
+  return status == PURR_STATUS_OK ? finish_open(kernel, open_package_in(kernel, &desc, package, err), out_kernel)
+                                  : status;
 }
 
 void purr_kernel_destroy(purr_kernel_t *kernel) { purr__object_release(kernel); }

@@ -21,6 +21,10 @@ struct purr_kernel {
   purr__kernel_t **loaded;          /* [num_devices] of each device NULL, or [num_variants], then fixed */
 };
 
+/* Opens a kernel of a package that is open; see purr_kernel_open. */
+purr_status_t purr__kernel_open_in(purr_context_t *context, purr__package_t *package, const char *name,
+                                   purr_kernel_t **out_kernel, purr_error_t *err);
+
 /* The kernel's variants on a device, in the order of `variants`; one without a function does not run there, and
  * `unusable` says why. Loads what the device can run on the first call for it; others wait for that one. */
 purr_status_t purr__triton_load(purr_kernel_t *kernel, purr__device_t *device, const purr__kernel_t **out_loaded,

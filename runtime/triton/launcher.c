@@ -3,36 +3,7 @@
 
 #include "tensor/tensor.h"
 #include "triton/grid.h"
-#include "triton/kernel.h"
-#include "triton/value.h"
-
-/* The maps of one descriptor argument, so that a layer that goes round a few buffers encodes each once. */
-#define MAPS_PER_ARGUMENT 4
-typedef struct map_entry {
-  CUtensorMap map;
-  bool is_used;
-  int variant_idx;
-  purr__triton_value_t value; /* what it was made of */
-} map_entry_t;
-
-struct purr_launcher {
-  purr__object_t object;
-  purr_kernel_t *kernel;
-  purr__device_t *device;
-  const purr__kernel_t *loaded; /* [num_variants] */
-  int *order;                   /* [num_usable] variants that run here, the most special first */
-  int num_usable;
-  purr__triton_value_t *values; /* [num_arguments] */
-  uint32_t grid[3];
-  bool has_grid;
-  void *scratch;
-  uint64_t scratch_bytes;
-  /* Room for a launch: */
-  uint64_t *slots;     /* [most params] */
-  const void **params; /* [most params + 1] */
-  map_entry_t *maps;   /* [num_arguments][MAPS_PER_ARGUMENT], NULL where no variant has descriptors */
-  int *next_map;       /* [num_arguments] the entry to overwrite next */
-};
+#include "triton/launcher.h"
 
 static void launcher_free(void *object) {
   purr_launcher_t *launcher = object;
@@ -513,9 +484,13 @@ static purr_status_t enqueue(purr_launcher_t *launcher, const decision_t *decisi
 }
 
 purr_status_t purr_launcher_launch(purr_launcher_t *launcher, void *stream, purr_error_t *err) {
-  decision_t decision;
   purr_status_t status = purr__check(launcher, PURR__LAUNCHER, err);
-  if (status == PURR_STATUS_OK) status = decide(launcher, &decision, err);
+  return status == PURR_STATUS_OK ? purr__launcher_launch(launcher, stream, err) : status;
+}
+
+purr_status_t purr__launcher_launch(purr_launcher_t *launcher, void *stream, purr_error_t *err) {
+  decision_t decision;
+  purr_status_t status = decide(launcher, &decision, err);
   if (status == PURR_STATUS_OK) status = check_scratch(launcher, &decision, err);
   if (status != PURR_STATUS_OK || decision.grid[0] == 0 || decision.grid[1] == 0 || decision.grid[2] == 0)
     return status;

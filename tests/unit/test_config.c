@@ -694,7 +694,7 @@ static void describe_as_json(void) {
       "  \"num_experts\": 8,\n  \"top_k\": 2,\n  \"shared_expert\": {\n    \"intermediate_size\": 64,\n"
       "    \"gate\": \"sigmoid\"\n  },\n  \"swiglu_limit\": 0.5,\n  \"precision\": \"bf16\",\n  \"mxfp8\": null,\n  "
       "\"backend\": "
-      "\"auto\",\n  \"package_digest\": \"any\",\n"
+      "\"auto\",\n  \"package_digest\": \"any\",\n  \"kernels\": null,\n"
       "  \"max_tokens\": 4096,\n  \"num_ranks\": 1,\n  \"timeout_ms\": 600000,\n  \"activation_memory\": 1048576,\n"
       "  \"minibatch_rows\": \"auto\",\n  \"macrobatch_rows\": 128,\n  \"num_comm_sms\": \"auto\"\n}\n";
   static const char yaml[] = GOOD

@@ -3,9 +3,10 @@
 
 The files are as Triton leaves them in its cache, VERSION/CASE/NAME.json and .cubin, but for two things that name the
 machine: the metadata's extern_libs is left out, and the images have no line information. VERSION/package is the package
-that export.py makes of all that this version compiles. Each version of the folder was made by
+that export.py makes of these, VERSION/stages that of kernels/triton/stages.py for sm_90. Made again they are the same to
+the byte, except for images that CUDA 12.9 makes (sm_100 by Triton 3.6). Each version of the folder was made by
 
-  python3 -m venv /tmp/triton && /tmp/triton/bin/pip install triton==VERSION && /tmp/triton/bin/python make.py
+  python3 -m venv VENV && VENV/bin/pip install triton==VERSION && VENV/bin/python make.py
 """
 import json
 import os
@@ -23,6 +24,7 @@ import triton  # noqa: E402
 
 import export  # noqa: E402
 import kernels  # noqa: E402
+import stages  # noqa: E402
 
 ADD = "x_ptr=*fp32:16, y_ptr=*fp32:16, out_ptr=*fp32:16, scale=fp32, n=i32:16, BLOCK=1024"
 ANY = "x_ptr=*fp32, y_ptr=*fp32, out_ptr=*fp32, scale=fp32, n=i32, BLOCK=1024"
@@ -52,12 +54,12 @@ CASES = [
     ("specialized", "specialized_kernel", PRODUCT, 90, {}, TILES, (3, 5)),
     ("specialized_sm_100", "specialized_kernel", PRODUCT, 100, {}, TILES, (3, 5)),
 ]
-name_of_package = "package"
+name_of_package, name_of_stages = "package", "stages"
 # Of which versions which cases are kept: each that differs from the one before; all of one, with its package.
 KEPT = {
     "3.2.0": ["add", "add_sm_80", "add_cluster"],
     "3.4.0": ["add", "matmul", "matmul_sm_80", "add_overlap"],
-    "3.6.0": [case[0] for case in CASES] + [name_of_package],
+    "3.6.0": [case[0] for case in CASES] + [name_of_package, name_of_stages],
     "3.9.0": ["add", "add_cluster", "matmul", "matmul_sm_80", "copy"],
 }
 
@@ -98,6 +100,12 @@ def main():
             package.add(compiled, grid)
     if kept is None or name_of_package in kept:
         package.write(os.path.join(root, name_of_package))
+    package = export.Package("stages")
+    for name, function, signature, options in stages.KERNELS:
+        if version >= (3, 3) and (kept is None or name_of_stages in kept):
+            package.add(export.compile_variant(function, signature, 90, options), kernel=name)
+    if package.images:
+        package.write(os.path.join(root, name_of_stages))
     print(root)
 
 
