@@ -33,7 +33,7 @@ typedef struct purr__device_status {
 /* What a call leaves for its result: page-locked host memory. int32 [E_l] follows, the tokens of each expert. */
 typedef struct purr__outcome {
   purr__device_status_t found;
-  int32_t status; /* NOT_READY from the call's first kernel on; written last of all, by a copy behind the last one */
+  int32_t status; /* NOT_READY from the call's first kernel on; written last of all, by the block that ends the call */
   int32_t reserved;
 } purr__outcome_t;
 
@@ -297,7 +297,7 @@ typedef struct purr__slot_sum_params {
   const purr__device_status_t *status;
   const int32_t *expert_count; /* the table's */
   int64_t num_experts;
-  int32_t *final_status; /* where the copy to outcome->status takes it from; NULL without an outcome */
+  int64_t reserved;
   purr__turn_t turn;
 } purr__slot_sum_params_t;
 

@@ -44,10 +44,15 @@ __device__ inline bool owns(const purr__turn_t &turn) {
              ((uint64_t)turn.ticket << (kTicketShift - kSignedShift) | (unsigned)turn.first_blocks);
 }
 
-/* Last kernel: every block, by one thread, when the block needs the workspace no more. */
-__device__ inline void give_back(const purr__turn_t &turn) {
-  if (turn.word != nullptr && *(volatile uint64_t *)turn.word >> kTicketShift == turn.ticket)
-    atomicAdd(reinterpret_cast<unsigned long long *>(turn.word), ~0ull);
+/* Last kernel: every block, by one thread, when the block needs the workspace no more and its threads have met behind
+ * all that they write. Whether it is the last block: then what all blocks wrote comes before what this thread writes.
+ */
+__device__ inline bool give_back(const purr__turn_t &turn) {
+  if (turn.word == nullptr || *(volatile uint64_t *)turn.word >> kTicketShift != turn.ticket) return false;
+  __threadfence();
+  const bool is_last = (atomicAdd(reinterpret_cast<unsigned long long *>(turn.word), ~0ull) & kLeftMask) == 1;
+  __threadfence();
+  return is_last;
 }
 
 }  // namespace turn

@@ -105,7 +105,7 @@ __device__ __forceinline__ void sum_slots(const purr__slot_sum_params_t &params,
   ptx::st_16(const_cast<char *>(row_at(params.out, token, params.out_row_stride)) + column * 2, pack(sum));
 }
 
-/* How the call went, for its result: by one block, whether the others have ended or not. */
+/* What the call found, for its result: by one block, whether the others have ended or not. */
 __device__ void tell(const purr__slot_sum_params_t &params, bool owns) {
   purr__outcome_t *outcome = params.turn.outcome;
   const int32_t status = owns ? params.status->status : PURR_STATUS_BUSY;
@@ -116,7 +116,18 @@ __device__ void tell(const purr__slot_sum_params_t &params, bool owns) {
     outcome->found = *params.status;
   else
     outcome->found = {PURR_STATUS_BUSY, -1, -1, -1, -1, 0, 0};
-  *params.final_status = status;
+}
+
+/* By one thread of each block, behind all that the block writes: gives the workspace back, and when all have, makes the
+ * outcome final. No copy does that: copies of several ranks can share a queue, where one that waits for its call holds
+ * up the end of another rank's, which that call waits for. Not inlined, or the compiler spills for sm_100 to sm_120. */
+__device__ __noinline__ void finish(const purr__slot_sum_params_t &params) {
+  const bool owns = turn::owns(params.turn); /* asked again: there is no register to keep it in */
+  const int32_t status = owns ? params.status->status : PURR_STATUS_BUSY; /* before others can change it */
+  const bool is_last = turn::give_back(params.turn);
+  if (params.turn.outcome == nullptr || !(owns ? is_last : blockIdx.x == 0 && blockIdx.y == 0)) return;
+  __threadfence_system();
+  *(volatile int32_t *)&params.turn.outcome->status = status;
 }
 
 }  // namespace
@@ -137,5 +148,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   if (params.turn.outcome != nullptr && blockIdx.x == 0 && blockIdx.y == 0) tell(params, owns);
   if (owns && is_token && params.status->status == 0) sum_slots(params, token, column);
   __syncthreads();
-  if (threadIdx.x == 0) turn::give_back(params.turn);
+  if (threadIdx.x == 0) finish(params);
 }

@@ -45,10 +45,8 @@ void purr__result_drop_mirror(purr_result_t *result) {
     purr__device_leave(result->device);
   }
   purr__device_release_pinned(result->device, result->mirror);
-  purr__device_release(result->device, result->final_status, sizeof *result->final_status);
   result->device = NULL;
   result->mirror = NULL;
-  result->final_status = NULL;
   result->begun = result->done = NULL;
 }
 
@@ -58,17 +56,11 @@ static purr_status_t make_room(purr_result_t *result, purr__device_t *device, pu
   const uint64_t bytes = sizeof(purr__outcome_t) + PURR__MAX_EXPERTS * sizeof(int32_t);
   if (result->device == device) return PURR_STATUS_OK;
   purr__result_drop_mirror(result);
-  void *memory = NULL, *word = NULL;
+  void *memory = NULL;
   purr_status_t status = purr__device_allocate_pinned(device, bytes, &memory, err);
   if (status != PURR_STATUS_OK) return status;
   result->device = device;
   result->mirror = memory;
-  status = purr__device_allocate(device, sizeof *result->final_status, "a result", &word, err);
-  result->final_status = word;
-  if (status != PURR_STATUS_OK) {
-    purr__result_drop_mirror(result);
-    return status;
-  }
   const int mode = purr__device_allow_capture(device);
   status = PURR__CUDA(device, err, cuEventCreate, (&result->begun, 0), "creating an event");
   if (status == PURR_STATUS_OK)
@@ -99,10 +91,7 @@ purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device,
 }
 
 purr_status_t purr__result_mirrored(purr_result_t *result, CUstream stream, purr_error_t *err) {
-  if (result == NULL) return PURR_STATUS_OK;
-  purr_status_t status = purr__device_copy(result->device, &result->mirror->status, result->final_status,
-                                           sizeof *result->final_status, stream, err);
-  if (status != PURR_STATUS_OK || !result->has_events) return status;
+  if (result == NULL || !result->has_events) return PURR_STATUS_OK;
   return PURR__CUDA(result->device, err, cuEventRecord, (result->done, stream), "recording an event");
 }
 

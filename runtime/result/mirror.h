@@ -8,7 +8,7 @@
 /* A GPU call begins: from now on its outcome is what the device writes into the mirror. Entered. */
 purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts,
                                   int64_t num_all_experts, CUstream stream, purr_error_t *err);
-/* Everything of the call is enqueued but what makes its outcome final. Entered. */
+/* Everything of the call is enqueued, so what is timed ends here. Entered. */
 purr_status_t purr__result_mirrored(purr_result_t *result, CUstream stream, purr_error_t *err);
 
 /* The sentence and status of what a call found; OK where it found nothing. num_experts: E. */

@@ -323,7 +323,6 @@ static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, cons
       .status = purr__staged_status(plan, table),
       .expert_count = table->expert_count,
       .num_experts = plan->num_local_experts,
-      .final_status = base->result != NULL ? base->result->final_status : NULL,
       .turn = purr__staged_turn_at(turn, PURR__TURN_LAST)};
 }
 

@@ -6,7 +6,7 @@
  *   slot_sum       output = bf16(shared + sum of s * y)
  *
  * A call only enqueues. What it finds wrong on the way, the kernels after it see in the table's status word and return
- * at once; the last one tells the result, and a copy behind it makes that final. Calls that overlap in one workspace
+ * at once; the last one tells the result, and its last block makes that final. Calls that overlap in one workspace
  * find out on the device: kernels/turn.cuh. */
 #ifndef PURR_STAGED_H
 #define PURR_STAGED_H
