@@ -82,7 +82,7 @@ static uint64_t hash_of(const purr_plan_t *plan) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < sizeof values; i++) hash = (hash ^ ((const unsigned char *)values)[i]) * 0x100000001b3u;
   for (int i = 0; i < PURR__NUM_STAGES; i++)
-    for (const char *c = purr__stage_kernel(plan, i); *c != '\0'; c++)
+    for (const char *c = purr__stage_kernel(plan, (purr__stage_kind_t)i); *c != '\0'; c++)
       hash = (hash ^ (unsigned char)*c) * 0x100000001b3u + (uint64_t)i;
   return hash;
 }

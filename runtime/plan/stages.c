@@ -61,7 +61,7 @@ const char *purr__stage_kernel(const purr_plan_t *plan, purr__stage_kind_t kind)
 
 bool purr__stages_are_named(const purr_plan_t *plan) {
   bool any = false;
-  for (int i = 0; i < PURR__NUM_STAGES; i++) any = any || purr__stage_kernel(plan, i)[0] != '\0';
+  for (int i = 0; i < PURR__NUM_STAGES; i++) any = any || purr__stage_kernel(plan, (purr__stage_kind_t)i)[0] != '\0';
   return any;
 }
 
@@ -199,7 +199,8 @@ purr_status_t purr__stages_find(const purr_plan_t *plan, purr__device_t *device,
   purr__stages_t *stages = purr__allocate_zeroed(plan->object.context, sizeof *stages);
   if (stages == NULL) return purr__fail_memory(err, "the kernels of stages", sizeof *stages);
   for (int i = 0; i < PURR__NUM_STAGES && status == PURR_STATUS_OK; i++)
-    status = find_stage(plan, device, i, purr__stage_kernel(plan, i), &stages->stage[i], err);
+    status = find_stage(plan, device, (purr__stage_kind_t)i, purr__stage_kernel(plan, (purr__stage_kind_t)i),
+                        &stages->stage[i], err);
   if (status == PURR_STATUS_OK)
     *out_stages = stages;
   else
