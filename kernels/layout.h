@@ -22,9 +22,11 @@
 
 /* ----------------------------------------------------------------------------------------------------------- turns */
 
-/* How the schedule went, written anew by every schedule. The kernels after it return at once unless status is 0. */
+/* How the schedule went, written anew by every schedule. The kernels after it return at once unless status is 0; what
+ * the megakernel waits for too long becomes INTERNAL, with the site, the counter, what was expected and what was seen
+ * in rank, token, slot and expert. */
 typedef struct purr__device_status {
-  int32_t status; /* PURR_STATUS_OK, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH or BUSY */
+  int32_t status; /* PURR_STATUS_OK, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH, BUSY or INTERNAL */
   int32_t rank;   /* where the first bad id is, in the order (rank, token, slot); else -1 */
   int64_t token, slot, expert;
   int64_t num_rows, num_padded_rows; /* of the table; 0 after a bad id */
@@ -124,8 +126,8 @@ enum {
 #define PURR__UNIT_MAX_ROWS 256    /* the largest tile_rows */
 #define PURR__UNIT_WEIGHT_ROWS 128 /* of one block */
 
-/* Where the blocks of the megakernel meet. Zeroed by every schedule. Two counters of each tile follow, of the routed
- * experts' and then of the shared expert's. */
+/* Where the blocks of the megakernel meet. Zeroed when the list is made. Two counters of each tile follow, of the
+ * routed experts' and then of the shared expert's. */
 typedef struct purr__unit_sync {
   int32_t next_unit; /* to be handed out */
   int32_t num_units; /* in the list */
@@ -403,6 +405,8 @@ static_assert(sizeof(purr__ids_t) == 56, "layout");
 static_assert(sizeof(purr__device_table_t) == 56, "layout");
 static_assert(sizeof(purr__unit_t) == 16, "layout");
 static_assert(sizeof(purr__unit_sync_t) == 64, "layout");
+static_assert(sizeof(purr__unit_tile_sync_t) == 8, "layout");
+static_assert(offsetof(purr__schedule_params_t, order) == 224, "layout");
 static_assert(sizeof(purr__unit_order_t) == 48, "layout");
 static_assert(sizeof(purr__schedule_params_t) == 272, "layout");
 static_assert(offsetof(purr__schedule_params_t, chunk_count) == 88, "layout");

@@ -266,6 +266,11 @@ __device__ __forceinline__ void tma_load_5d(void *shared, const void *map, uint6
       : "memory");
 }
 
+/* Before the first use of a map that was copied to global memory: another may have stood there before. */
+__device__ __forceinline__ void fence_proxy_tensormap_acquire_sys(const void *map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+
 __device__ __forceinline__ void tma_prefetch_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -14,9 +14,9 @@
  *   consumers  two warpgroups of 64 weight rows; each leaves its results in staging memory and goes on
  *   writers    three warps: staging memory to where the rows belong; meanwhile rows of x to their experts
  *
- * Units are taken in order by blocks that run, and a unit waits only for earlier ones: no block waits for one that may
- * not be resident. Every output element is one chain over ascending k: with kPromotes, partial sums of at most 1024 k,
- * each added in FP32. */
+ * Units are taken in order by blocks that run, and a unit waits only for earlier ones. It waits for rows of x too,
+ * which are dealt to all blocks: the launch is cooperative, so all of them are resident. Every output element is one
+ * chain over ascending k: with kPromotes, partial sums of at most 1024 k, each added in FP32. */
 #include "forward_gather.cuh"
 #include "forward_types.cuh"
 #include "staged/tiles.cuh"
@@ -83,6 +83,7 @@ __device__ __forceinline__ void load(const purr__forward_params_t &params, Share
     const purr__tensor_map_t *map = by_expert != nullptr ? by_expert + unit.expert
                                     : of_shared          ? (gate_up ? &params.shared_gate_up : &params.shared_down)
                                                          : (gate_up ? &params.gate_up : &params.down);
+    if (by_expert != nullptr) ptx::fence_proxy_tensormap_acquire_sys(map);
     const int expert = by_expert != nullptr ? 0 : unit.expert;
     const int row = (unit.column_pair * kCluster + block) * PURR__UNIT_WEIGHT_ROWS;
     const int boxes = (unit.num_rows + kBoxRows - 1) / kBoxRows;

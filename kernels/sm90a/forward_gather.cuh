@@ -20,7 +20,6 @@ template <int kAhead, int kRowsTaken>
 struct Gather {
   const purr__forward_params_t &params;
   int *next_rows; /* shared: rows of the block's that have been taken */
-  int end;        /* of all tiles, each with room for tile_rows */
   /* Of the rows taken, a lane each: */
   const char *from = nullptr;
   int row = 0, tile = 0;
@@ -28,9 +27,7 @@ struct Gather {
   bool done = false;
 
   __device__ __forceinline__ Gather(const purr__forward_params_t &params_, int *next_rows_)
-      : params(params_),
-        next_rows(next_rows_),
-        end(params_.table.tile_begin[params_.num_experts] * params_.order.tile_rows) {}
+      : params(params_), next_rows(next_rows_) {}
 
   /* Takes the block's next rows, up to the limit; false when there are none. */
   __device__ __forceinline__ bool take(int limit) {
@@ -39,21 +36,23 @@ struct Gather {
     int first = 0;
     if (lane == 0) first = *(volatile int *)next_rows < limit ? atomicAdd(next_rows, kRowsTaken) : INT_MAX / 2;
     first = __shfl_sync(0xFFFFFFFFu, first, 0);
-    num_copied = 0;
-    num_taken = kRowsTaken;
+    num_copied = num_taken = 0;
     from = nullptr;
     if (first == INT_MAX / 2) return false;
-    if ((int64_t)first * gridDim.x + blockIdx.x >= end) {
+    /* Of all tiles, each with room for tile_rows. The plan sees to it that 32 bits do. */
+    const int end = table.tile_begin[params.num_experts] * tile_rows;
+    if (first * (int)gridDim.x + (int)blockIdx.x >= end) {
       done = true;
       return false;
     }
-    const int64_t idx = (int64_t)(first + lane) * gridDim.x + blockIdx.x;
+    num_taken = kRowsTaken;
+    const int idx = (first + lane) * (int)gridDim.x + (int)blockIdx.x;
     if (lane >= kRowsTaken || idx >= end) return true;
-    tile = (int)idx / tile_rows;
+    tile = idx / tile_rows;
     const int expert = table.tile_expert[tile], count = table.expert_count[expert];
     const int tiles_before = table.tile_begin[expert];
     const int height = purr__unit_tile_height(count, table.tile_begin[expert + 1] - tiles_before);
-    const int in_tile = (int)idx - tile * tile_rows, in_expert = (tile - tiles_before) * height + in_tile;
+    const int in_tile = idx - tile * tile_rows, in_expert = (tile - tiles_before) * height + in_tile;
     if (in_tile >= height || in_expert >= count) return true;
     row = table.expert_begin[expert] + in_expert;
     from = static_cast<const char *>(params.x.data) + table.row_slot[row] / params.top_k * params.x.row_stride * 2;

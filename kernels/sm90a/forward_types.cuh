@@ -98,8 +98,8 @@ __device__ __forceinline__ int num_steps(const purr__forward_params_t &params, i
   return (k + kStageK - 1) / kStageK;
 }
 
-/* Waits until a counter has come to `expected`. Past the limit the call is given up: the status says so, and the kernel
- * runs to its end without waiting. */
+/* Waits until a counter has come to `expected`. Past the limit the call is given up: the status says which wait, and
+ * the kernel runs to its end without waiting. (What blocks wait for inside themselves and their pair has no limit.) */
 __device__ __forceinline__ void wait_for(const purr__forward_params_t &params, const int32_t *counter, int expected,
                                          int site) {
   uint64_t begin = 0;
@@ -109,14 +109,13 @@ __device__ __forceinline__ void wait_for(const purr__forward_params_t &params, c
     if (tries % 256 != 255) continue;
     const uint64_t now = ptx::global_timer_ns();
     if (begin == 0) begin = now;
-    volatile purr__device_status_t *status = const_cast<purr__device_status_t *>(params.status);
-    if (status->status != 0) return;
+    if (*(volatile int32_t *)&params.status->status != 0) return;
     if ((int64_t)(now - begin) < params.timeout_ns) continue;
-    status->rank = site;
-    status->token = counter - reinterpret_cast<const int32_t *>(params.order.sync);
-    status->slot = expected;
-    status->expert = seen;
-    status->status = PURR_STATUS_INTERNAL;
+    if (atomicCAS(&params.status->status, PURR_STATUS_OK, PURR_STATUS_INTERNAL) != PURR_STATUS_OK) return;
+    params.status->rank = site;
+    params.status->token = counter - reinterpret_cast<const int32_t *>(params.order.sync);
+    params.status->slot = expected;
+    params.status->expert = seen;
     return;
   }
 }

@@ -265,7 +265,11 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
  * reads   the table
  * writes  the units and where their blocks meet */
 extern "C" __global__ void purr_unit_list(const __grid_constant__ purr__schedule_params_t params) {
-  if (!turn::owns(params.turn) || params.status->status != 0) return;
+  if (!turn::owns(params.turn)) return;
+  /* The status is the schedule's own: a wait that took too long in an earlier call is over. */
+  const int32_t status = *(volatile int32_t *)&params.status->status;
+  if (status != PURR_STATUS_OK && status != PURR_STATUS_INTERNAL) return;
+  if (status != PURR_STATUS_OK && blockIdx.x == 0 && threadIdx.x == 0) params.status->status = PURR_STATUS_OK;
   const purr__device_table_t &table = params.table;
   const units::Place place = {params.order, table.tile_begin[params.num_local_experts]};
   units::reset(place);

@@ -97,6 +97,12 @@ static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,
                       "backend 'mega' serves one rank, layer '%s' is planned for %d; use 'auto' or 'staged'",
                       plan->name, layer->num_ranks);
+  /* The kernel numbers the rows of all tiles, full or not, in 32 bits, and may count a little past the last. */
+  const int64_t most_rows = plan->max_rows + plan->num_local_experts * PURR__UNIT_MAX_ROWS + (1 << 20);
+  if (most_rows > INT32_MAX)
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                      "backend 'mega' counts rows in 32 bits, layer '%s' may have %lld; use 'auto' or 'staged'",
+                      plan->name, (long long)most_rows);
   const int64_t longest =
       purr__max(purr__max(layer->hidden_size, layer->intermediate_size), layer->shared_intermediate_size);
   const variant_t *chosen = longest > MOST_UNPROMOTED_PRODUCTS ? &promoting_variant : &plain_variant;

@@ -100,8 +100,8 @@ static bool lay_out_host(purr_plan_t *plan) {
   return fits;
 }
 
-/* The GPU backends have no ring: the activations of all rows of a step are there at once. The megakernel needs what the
- * staged kernels need, which take its place where the weights are not as it wants them. */
+/* The GPU backends have no ring: the activations of all rows of a step are there at once. The megakernel needs all
+ * that the staged kernels need, and its own. */
 static bool lay_out_gpu(purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   const int64_t tokens = layer->max_tokens, shared = layer->shared_intermediate_size;

@@ -185,7 +185,9 @@ purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t *out_inf
                                 .schedule_bytes = plan->table_bytes,
                                 .hash = plan->hash,
                                 .supports_backward = plan->backend == PURR_BACKEND_HOST,
-                                .tile_rows = plan->backend == PURR_BACKEND_HOST ? 1 : PURR__TILE_ROWS};
+                                .tile_rows = plan->backend == PURR_BACKEND_HOST   ? 1
+                                             : plan->backend == PURR_BACKEND_MEGA ? 8
+                                                                                  : PURR__TILE_ROWS};
   return purr__write_struct(out_info, &own, sizeof own, "out_info", err);
 }
 

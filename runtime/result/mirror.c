@@ -29,6 +29,11 @@ purr_status_t purr__fail_found(purr_error_t *err, const purr__device_status_t *f
       return purr__fail(err, PURR_STATUS_BUSY,
                         "the workspace was in use by a call on another stream; make the streams wait for each other, "
                         "or use one workspace for each call in flight");
+    case PURR_STATUS_INTERNAL: /* purr__device_status_t says what the numbers are */
+      return purr__fail(err, PURR_STATUS_INTERNAL,
+                        "a block of the megakernel waited too long (site %d, word %lld: expected %lld, saw %lld); the "
+                        "output is not written, and this is a fault of the library",
+                        found->rank, (long long)found->token, (long long)found->slot, (long long)found->expert);
     default:
       return purr__fail(err, PURR_STATUS_INTERNAL, "the device reported status %d", found->status);
   }
@@ -144,7 +149,7 @@ void purr__result_read_mirror(purr_result_t *result) {
   atomic_thread_fence(memory_order_acquire);
   const purr__device_status_t *found = &mirror->found;
   result->info.status = status;
-  result->info.rank = found->rank;
+  result->info.rank = found->status == PURR_STATUS_INTERNAL ? -1 : found->rank; /* which holds the site then */
   result->info.token = found->token;
   result->info.slot = found->slot;
   result->info.expert = found->expert;

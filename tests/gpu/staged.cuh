@@ -370,13 +370,22 @@ inline cudaError_t launch_mega(const Layer &l, cudaStream_t stream) {
   p.top_k = l.top_k;
   p.status = l.status;
   p.trace = l.trace;
-  const int blocks = l.num_sms / 2 * 2;
-  if (l.trace != nullptr)
-    return launch(purr_forward_208_traced, blocks, 384, kernel_shared_bytes("purr_forward_208_traced", 90), p, stream);
-  if (l.kernels == kMega)
-    return launch(purr_forward_208, blocks, 384, kernel_shared_bytes("purr_forward_208", 90), p, stream);
-  return launch(purr_forward_176_promoted, blocks, 384, kernel_shared_bytes("purr_forward_176_promoted", 90), p,
-                stream);
+  const bool promotes = l.kernels == kMegaPromoted;
+  auto kernel = l.trace != nullptr ? purr_forward_208_traced : promotes ? purr_forward_176_promoted : purr_forward_208;
+  const int shared_bytes = kernel_shared_bytes(promotes ? "purr_forward_176_promoted" : "purr_forward_208", 90);
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute cooperative = {};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)(l.num_sms / 2 * 2));
+  config.blockDim = dim3(384);
+  config.dynamicSmemBytes = (size_t)shared_bytes;
+  config.stream = stream;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, p);
 }
 
 /* Puts the stages of one forward on the stream; adds the number of launches to *num_launches. */

@@ -1,5 +1,5 @@
-/* The mega backend without a GPU: the package of this build on a fake driver, what a forward launches and with which
- * tensor maps, and what is refused. Skipped in a build without GPU kernels. (Results: tests/gpu/staged_forward.cu.) */
+/* The mega backend without a GPU: the package of this build on a fake driver, what a forward launches, and what is
+ * refused. Skipped in a build without GPU kernels. (Results: tests/gpu/staged_forward.cu.) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +155,7 @@ static void four_launches(void) {
       const fake_launch_t *launch = &fake->launches[2];
       CU_ASSERT_EQUAL(launch->grid[0], (unsigned)fake->num_sms & ~1u);
       CU_ASSERT_EQUAL(launch->block[0], 384);
+      CU_ASSERT(launch->is_cooperative); /* its blocks wait for each other */
     }
     CU_ASSERT_EQUAL(fake->num_allocations, before);
     close_layer();

@@ -110,7 +110,7 @@ static purr__forward_params_t forward_params(const purr__forward_call_t *call, c
     params.shared_a_rows = dense_rows(workspace_at(base, PURR__WS_SHARED_A), shared);
     params.shared_out = dense_rows(workspace_at(base, PURR__WS_SHARED_OUT), hidden);
   }
-  if (call->saved != NULL && plan->kept_rows > 0) {
+  if (call->saved != NULL) {
     params.saved[0] = dense_rows(purr__saved_at(call->saved, plan, PURR__SAVED_GATE), inner);
     params.saved[1] = dense_rows(purr__saved_at(call->saved, plan, PURR__SAVED_UP), inner);
     params.num_saved_rows = plan->kept_rows;
@@ -126,7 +126,8 @@ static purr_status_t launch_forward(const purr__forward_call_t *call, const purr
                                     const purr__table_t *table, const purr__unit_order_t *order, void *trace,
                                     purr_error_t *err) {
   const purr_plan_t *plan = call->base.plan;
-  const purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms & ~1u, 1, 1}, .stream = call->base.stream};
+  const purr__launch_t launch = {
+      .grid = {(uint32_t)plan->device->num_sms & ~1u, 1, 1}, .stream = call->base.stream, .is_cooperative = true};
   purr__forward_params_t params = forward_params(call, turn, table, order);
   params.trace = trace;
   purr_status_t status = encode_operands(call, &params, err);

@@ -27,10 +27,11 @@ static bool pair_up(const char *gate, const char *up, gate_up_t *out_pair) {
   return distance > 0 && distance < MOST_STRIDE_BYTES && distance % 16 == 0;
 }
 
-/* [depth, rows, k], gate and up alike. */
+/* [depth, rows, k], gate and up alike. The strides do not ascend, which the driver takes. */
 static purr_status_t encode_gate_up(purr__device_t *device, purr__tensor_map_t *map, const gate_up_t *pair, int64_t k,
                                     int64_t rows, int64_t depth, int64_t row_stride, int64_t depth_stride,
                                     purr_error_t *err) {
+  if (depth == 1) depth_stride = rows * row_stride; /* it may be anything */
   const uint64_t run = PURR__MAP_ROWS_INTERLEAVED, row_bytes = (uint64_t)row_stride * 2;
   const uint64_t size[5] = {(uint64_t)k, run, 2, (uint64_t)rows / run, (uint64_t)depth};
   const uint64_t stride[4] = {row_bytes, (uint64_t)pair->distance, row_bytes * run, (uint64_t)depth_stride * 2};
@@ -86,7 +87,7 @@ static purr_status_t map_routed(const purr_weights_t *weights, purr__mega_weight
   if ((views->gate.pointers != NULL || views->up.pointers != NULL || views->down.pointers != NULL))
     return map_experts(weights, mega, err);
   gate_up_t pair;
-  if (views->gate.slice_stride != views->up.slice_stride ||
+  if ((views->gate.slice_stride != views->up.slice_stride && plan->num_local_experts > 1) ||
       !pair_up(purr__view_slice(&views->gate, 0, 2), purr__view_slice(&views->up, 0, 2), &pair))
     return fail_apart(plan, "gate and up", err);
   mega->up_first = pair.up_first;

@@ -19,6 +19,9 @@ purr_status_t purr__staged_encode_tensor(purr__device_t *device, purr__tensor_ma
 purr_status_t purr__staged_encode_map(purr__device_t *device, purr__tensor_map_t *map, const void *data, int64_t k,
                                       int64_t rows, int64_t depth, int64_t row_stride, int64_t depth_stride,
                                       int box_rows, purr_error_t *err) {
+  /* The stride of a dimension of one may be anything, and the copy engine takes not just anything. */
+  if (rows == 1) row_stride = k;
+  if (depth == 1) depth_stride = rows * row_stride;
   const uint64_t size[3] = {(uint64_t)k, (uint64_t)rows, (uint64_t)depth};
   const uint64_t stride[2] = {(uint64_t)row_stride * 2, (uint64_t)depth_stride * 2};
   const uint32_t box[3] = {PURR__MAP_STAGE_K, (uint32_t)box_rows, 1};
