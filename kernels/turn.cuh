@@ -45,14 +45,19 @@ __device__ inline bool owns(const purr__turn_t &turn) {
 }
 
 /* Last kernel: every block, by one thread, when the block needs the workspace no more and its threads have met behind
- * all that they write. Whether it is the last block: then what all blocks wrote comes before what this thread writes.
- */
+ * all that they write. Whether it is the last block, where a result is wanted: then what all blocks wrote comes before
+ * what this thread writes. Without a result nobody asks, and the fences, which hold up every block, are left out. */
 __device__ inline bool give_back(const purr__turn_t &turn) {
   if (turn.word == nullptr || *(volatile uint64_t *)turn.word >> kTicketShift != turn.ticket) return false;
+  unsigned long long *word = reinterpret_cast<unsigned long long *>(turn.word);
+  if (turn.outcome == nullptr) {
+    atomicAdd(word, ~0ull);
+    return false;
+  }
   __threadfence();
-  const bool is_last = (atomicAdd(reinterpret_cast<unsigned long long *>(turn.word), ~0ull) & kLeftMask) == 1;
+  if ((atomicAdd(word, ~0ull) & kLeftMask) != 1) return false;
   __threadfence();
-  return is_last;
+  return true;
 }
 
 }  // namespace turn
