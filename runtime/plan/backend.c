@@ -90,8 +90,8 @@ typedef struct variant {
 static const variant_t plain_variant = {"forward", "forward_traced", 208, 208};
 static const variant_t promoting_variant = {"forward_promoted", "forward_promoted_traced", 176, 144};
 
-/* Takes the megakernel, after the staged kernels have been found. */
-static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
+/* What the megakernel does not serve, on whatever device. */
+static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
   const purr_layer_desc_t *layer = &plan->layer;
   if (layer->num_ranks > 1)
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,
@@ -103,6 +103,12 @@ static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,
                       "backend 'mega' counts rows in 32 bits, layer '%s' may have %lld; use 'auto' or 'staged'",
                       plan->name, (long long)most_rows);
+  return PURR_STATUS_OK;
+}
+
+/* Takes the megakernel, after the staged kernels have been found. */
+static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
+  const purr_layer_desc_t *layer = &plan->layer;
   const int64_t longest =
       purr__max(purr__max(layer->hidden_size, layer->intermediate_size), layer->shared_intermediate_size);
   const variant_t *chosen = longest > MOST_UNPROMOTED_PRODUCTS ? &promoting_variant : &plain_variant;
@@ -134,7 +140,8 @@ static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
 
 static purr_status_t try_staged(purr_plan_t *plan, int device_idx, purr_error_t *err) {
   if (plan->layer.precision != PURR_PRECISION_BF16)
-    return purr__fail(err, PURR_STATUS_UNSUPPORTED, "the staged backend has no MXFP8 kernels yet");
+    return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                      "no GPU backend has MXFP8 kernels yet; layer '%s' runs on backend 'host'", plan->name);
   purr__device_t *device = NULL;
   const purr__kernels_t *kernels = NULL;
   purr_status_t status = purr__device_get(plan->object.context, device_idx, &device, err);
@@ -178,7 +185,8 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
       break;
   }
   const bool is_auto = plan->layer.backend == PURR_BACKEND_AUTO;
-  purr_status_t status = try_staged(plan, device_idx, is_auto ? &why : err);
+  purr_status_t status = plan->layer.backend == PURR_BACKEND_MEGA ? check_mega(plan, err) : PURR_STATUS_OK;
+  if (status == PURR_STATUS_OK) status = try_staged(plan, device_idx, is_auto ? &why : err);
   /* Only where it is asked for: `auto` does not take it yet. */
   if (status == PURR_STATUS_OK && plan->layer.backend == PURR_BACKEND_MEGA) {
     status = try_mega(plan, err);

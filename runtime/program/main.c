@@ -17,7 +17,7 @@ static const command_t commands[] = {
     {"verify", "check a layer of a checkpoint against captured tensors", cmd_verify},
     {"bench", "time a layer: TFLOP/s, launches, host time, small batches", cmd_bench},
     {"trace", "show what each SM or thread does during one forward, and draw it", cmd_trace},
-    {"plan", "explain a layer: shapes, memory, minibatch, backend; needs no GPU", cmd_plan},
+    {"plan", "explain a layer: shapes, memory, minibatch, backend; runs nothing", cmd_plan},
     {"config", "check a layer config, or make one from a checkpoint", cmd_config},
     {"launch", "run one kernel that Triton compiled, and time it", cmd_launch},
     {"inspect", "say what a package, cubin, checkpoint or config holds", cmd_inspect},

@@ -9,7 +9,7 @@ static const help_t help = {
     .about =
         "Explains a layer: which backend runs it and why, minibatch and macrobatch with the computation\n"
         "behind them, what is kept for backward and what is computed again, and where every byte of one\n"
-        "rank goes. Nothing is run and no GPU is needed.",
+        "rank goes. Nothing is run, and no GPU is needed, except for a backend that needs one to choose kernels for.",
     .example =
         "  purr plan configs/kimi_k2.yaml --sms 148 --ranks 64\n"
         "  purr plan configs/qwen3_30b.yaml --max-tokens 16384 --json",

@@ -117,7 +117,17 @@ purr_status_t purr__trace_start(purr_trace_t *trace, int64_t num_blocks, void *s
   char *tracks = trace->memory + sizeof(purr__trace_header_t);
   const uint64_t bytes = trace->num_tracks * sizeof(purr__trace_track_t);
   if (trace->plan->device == NULL) {
-    memset(tracks, 0, bytes);
+    /* A thread that gets nothing to do is there too, and idle. */
+    const uint64_t now = (uint64_t)purr__now_ns();
+    for (uint32_t t = 0; t < trace->num_tracks; t++)
+      ((purr__trace_track_t *)tracks)[t] =
+          (purr__trace_track_t){.clock_begin = now,
+                                .ns_begin = now,
+                                .clock_end = now,
+                                .ns_end = now,
+                                .processor = t,
+                                .block = t,
+                                .role = t == 0 ? PURR__TRACE_ROLE_CALLER : PURR__TRACE_ROLE_WORKER};
   } else {
     purr_status_t status = purr__device_fill(trace->plan->device, tracks, 0, bytes, stream, err);
     if (status != PURR_STATUS_OK) return status;
@@ -129,11 +139,6 @@ purr_status_t purr__trace_start(purr_trace_t *trace, int64_t num_blocks, void *s
 void purr__trace_record(purr_trace_t *trace, int worker_idx, const purr__trace_event_t *event) {
   purr__trace_track_t *tracks = (purr__trace_track_t *)(trace->memory + sizeof(purr__trace_header_t));
   purr__trace_track_t *track = &tracks[worker_idx];
-  if (track->clock_begin == 0) {
-    track->clock_begin = track->ns_begin = event->begin;
-    track->processor = track->block = (uint32_t)worker_idx;
-    track->role = worker_idx == 0 ? PURR__TRACE_ROLE_CALLER : PURR__TRACE_ROLE_WORKER;
-  }
   track->clock_end = track->ns_end = event->end;
   if (track->num_events == trace->events_per_track) {
     track->num_dropped++;

@@ -55,7 +55,7 @@ PYTHON
 # A shorter file replaces a longer one, whole; too little room is said.
 head -c 1000000 /dev/zero >"$work/t.json"
 run 0 trace "$layer" --tokens 100 --threads 1 --events 3 --output "$work/t.json"
-says out "found no room; take more events_per_track"
+says out "found no room; ask for more (purr_trace_desc_t.events_per_track, --events)"
 python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["otherData"]["dropped_events"] > 0' "$work/t.json" ||
   complain "the file is damaged, or does not say what is missing"
 

@@ -440,7 +440,8 @@ static void loss_is_reported(void) {
   CU_ASSERT_EQUAL(timeline.num_unfinished, 1);
   CU_ASSERT_EQUAL(timeline.num_lanes, 3);
   char *text = write_form(&timeline, PURR_TRACE_TEXT);
-  CU_ASSERT(has(text, "Incomplete: 17 events found no room; take more events_per_track.\n"));
+  CU_ASSERT(
+      has(text, "Incomplete: 17 events found no room; ask for more (purr_trace_desc_t.events_per_track, --events).\n"));
   CU_ASSERT(has(text, "Incomplete: 1 tracks have no end and were left out; the call was cut short.\n"));
   free(text);
   text = write_form(&timeline, PURR_TRACE_SVG);
