@@ -972,8 +972,8 @@ PURR_API purr_status_t purr_package_open(purr_context_t *context, const char *pa
 PURR_API purr_status_t purr_package_open_memory(purr_context_t *context, const void *data, uint64_t num_bytes,
                                                 const char *name, purr_package_t **out_package, purr_error_t *err);
 
-/* Reads every image and holds it against the manifest. No GPU is needed. (What a device uses is checked when it is
- * loaded, whether this was called or not.)
+/* Reads every image and holds it against the manifest, the arguments of Triton's kernels included. No GPU is needed.
+ * (What a device uses is checked when it is loaded, whether this was called or not.)
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, IO, PACKAGE, MISSING_KERNEL, INCOMPATIBLE_BINARY,
  * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_package_verify(const purr_package_t *package, purr_error_t *err);

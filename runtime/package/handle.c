@@ -47,11 +47,6 @@ purr_status_t purr_package_open_memory(purr_context_t *context, const void *data
   return status == PURR_STATUS_OK ? make_handle(context, package, out_package, err) : status;
 }
 
-purr_status_t purr_package_verify(const purr_package_t *package, purr_error_t *err) {
-  purr_status_t status = purr__check(package, PURR__PACKAGE, err);
-  return status == PURR_STATUS_OK ? purr__package_verify(package->package, err) : status;
-}
-
 purr_status_t purr_package_describe(const purr_package_t *package, int32_t format, char *buffer, uint64_t capacity,
                                     uint64_t *out_length, purr_error_t *err) {
   purr_status_t status = purr__check(package, PURR__PACKAGE, err);

@@ -56,6 +56,15 @@ run 0 inspect "$triton/package" --kernel matmul_kernel --json
 json_is 'o["kind"], len(o["variants"]), o["variants"][1]["num_parameters"], o["variants"][1]["num_hidden"]' \
   "('triton', 2, 20, 2)"
 refuses "has no kernel 'none'" inspect "$triton/package" --kernel none
+cp -r "$triton/package" "$work/forgetful" # a manifest that lost a kernel's arguments
+python3 - "$work/forgetful/manifest.json" <<'END'
+import json, sys
+with open(sys.argv[1]) as file: manifest = json.load(file)
+manifest["images"][0]["kernels"][0]["triton"]["arguments"] = []
+with open(sys.argv[1], "w") as file: json.dump(manifest, file)
+END
+run 1 inspect "$work/forgetful"
+says err "parameters behind its 0 arguments"
 run 0 inspect "$triton/copy"
 says out "256 bytes a block, at multiples of 128, from the caller"
 says out "do not tell names, types, promises and the grid"
