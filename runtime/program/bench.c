@@ -283,7 +283,7 @@ static int run_bench(bench_t *bench) {
                                    .json = {.file = stdout}};
   desc.num_threads = (uint32_t)options->num_threads;
   if (purr_context_create(&desc, &bench->context, &err) != PURR_STATUS_OK)
-    return fail_call("bench", "look at --threads and PURR_NUM_THREADS", &err);
+    return fail_call("bench", "look at --threads, and at PURR_NUM_THREADS and PURR_LOG in the environment", &err);
   if (options->config_paths[0] == NULL) {
     code = bench_shapes(bench);
   } else {

@@ -52,9 +52,17 @@ int cmd_doctor(int argc, char **argv) {
   if (code != OPTIONS_GO_ON) return code;
   purr_context_t *context;
   purr_error_t err = PURR_ERROR_INIT;
-  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK)
-    return fail_call("doctor", "correct or unset the environment variable", &err);
+  bool bad_variable = false;
+  if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) {
+    /* A finding like any other: the rest is told without the variables that the library refuses. */
+    bad_variable = true;
+    fail_call("doctor", "correct or unset the environment variable", &err);
+    unsetenv("PURR_NUM_THREADS");
+    unsetenv("PURR_LOG");
+    err = (purr_error_t)PURR_ERROR_INIT;
+    if (purr_context_create(NULL, &context, &err) != PURR_STATUS_OK) return fail_call("doctor", NULL, &err);
+  }
   code = diagnose(context, json);
   purr_context_destroy(context);
-  return code;
+  return bad_variable && code == EXIT_GOOD ? EXIT_CHECK_FAILED : code;
 }

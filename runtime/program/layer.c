@@ -67,7 +67,7 @@ int layer_open(layer_t *layer, const char *command, const char *config_path, con
   layer->shape = (purr_layer_desc_t)PURR_LAYER_DESC_INIT;
   desc.num_threads = (uint32_t)options->num_threads;
   if (purr_context_create(&desc, &layer->context, &err) != PURR_STATUS_OK)
-    return fail_call(command, "look at --threads and PURR_NUM_THREADS", &err);
+    return fail_call(command, "look at --threads, and at PURR_NUM_THREADS and PURR_LOG in the environment", &err);
   if (config_path != NULL) {
     char next[160];
     snprintf(next, sizeof next, "check the config with: purr config %.120s", config_path);
@@ -187,8 +187,9 @@ static int make_plans(layer_t *layer, const layer_options_t *options, int backen
     desc.device = layer->devices.count > 0 ? layer->devices.numbers[i] + 1 : 0;
     if (purr_plan_create(layer->context, layer->config, &desc, &layer->plans[i], &err) != PURR_STATUS_OK)
       return fail_call(layer->command,
-                       layer->devices.count > 0 ? "change --devices, --ranks, --backend, --precision or the config"
-                                                : "change --ranks, --backend, --precision or the config",
+                       err.status == PURR_STATUS_NO_DEVICE ? "without a GPU, --backend host or auto runs it"
+                       : layer->devices.count > 0 ? "change --devices, --ranks, --backend, --precision or the config"
+                                                  : "change --ranks, --backend, --precision or the config",
                        &err);
     purr_plan_info_t info = {.struct_size = sizeof info};
     if (purr_plan_query(layer->plans[i], &info, &err) != PURR_STATUS_OK) return fail_call(layer->command, NULL, &err);

@@ -38,4 +38,11 @@ export PURR_PACKAGE_PATH=relative/path
 run 1 doctor
 says out "PURR_PACKAGE_PATH holds 'relative/path'; only absolute paths are taken"
 refuses "unexpected word 'now'" doctor now
+
+# A variable that the library refuses is a finding; the rest is told all the same.
+unset PURR_PACKAGE_PATH
+export PURR_NUM_THREADS=abc
+run 1 doctor
+says err "PURR_NUM_THREADS"
+says out "driver"
 finish
