@@ -49,6 +49,17 @@ static inline purr__device_status_t *purr__staged_status(const purr_plan_t *plan
   return (purr__device_status_t *)(block + plan->table[PURR__TABLE_STATUS].offset);
 }
 
+/* A routing table as kernels take it. */
+static inline purr__device_table_t purr__staged_device_table(const purr__table_t *table) {
+  return (purr__device_table_t){.header = (purr__device_table_header_t *)table->header,
+                                .expert_count = table->expert_count,
+                                .expert_begin = table->expert_begin,
+                                .row_rank = table->row_rank,
+                                .row_slot = table->row_slot,
+                                .tile_begin = table->tile_begin,
+                                .tile_expert = table->tile_expert};
+}
+
 /* A call's turn in its workspace, for the kernels of this call alone. */
 purr__turn_t purr__staged_turn(const purr__call_t *call, int64_t first_blocks, int64_t last_blocks);
 /* The turn as one kernel of the call sees it; `place` is a sum of PURR__TURN_*. */
