@@ -96,6 +96,17 @@ purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t 
 /* The group is whole; the caller's stream belongs to the device, and is its own where ranks share one. Entered. */
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err);
 
+/* ---- stages.c: kernels of Triton's in the place of stages ---- */
+/* One product of the routed experts: c of the problem, or another place for it. */
+purr_status_t purr__staged_stage_gemm(const purr__forward_call_t *call, const purr__gemm_params_t *gemm,
+                                      const purr__weight_t *weight, const purr__rows_t *c, purr_error_t *err);
+/* Gate and up where a kernel of Triton's makes them, and the activation behind them. */
+purr_status_t purr__staged_stage_activation(const purr__forward_call_t *call, const purr__gemm_params_t *gate_up,
+                                            const purr__table_t *table, purr_error_t *err);
+/* The sum over slots; the library's own kernel then ends the call. */
+purr_status_t purr__staged_stage_combine(const purr__forward_call_t *call, const purr__slot_sum_params_t *sum,
+                                         purr_error_t *err);
+
 /* ---- forward.c: what the megakernel's forward has in common ---- */
 /* The routing table that a call fills: its own, that of saved, or the one that was built before. */
 purr__table_t purr__staged_table_of(const purr__forward_call_t *call);
