@@ -271,10 +271,6 @@ __device__ __forceinline__ void fence_proxy_tensormap_acquire_sys(const void *ma
   asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void tma_prefetch_map(const void *map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /* Waits until the phase with this parity has completed. */
 __device__ __forceinline__ void mbarrier_wait_acquire(uint64_t *barrier, uint32_t parity) {
   asm volatile(
