@@ -201,8 +201,10 @@ static void add_processors(purr__text_t *text, const summary_t *summary) {
 
 static void add_warnings(purr__text_t *text, const purr__timeline_t *timeline) {
   if (timeline->num_dropped > 0)
-    purr__text_add(text, "\n  Incomplete: %llu events found no room; ask for more (purr_trace_desc_t.events_per_track, --events).\n",
-                   (unsigned long long)timeline->num_dropped);
+    purr__text_add(
+        text,
+        "\n  Incomplete: %llu events found no room; ask for more (purr_trace_desc_t.events_per_track, --events).\n",
+        (unsigned long long)timeline->num_dropped);
   if (timeline->num_unfinished > 0)
     purr__text_add(text, "\n  Incomplete: %lld tracks have no end and were left out; the call was cut short.\n",
                    (long long)timeline->num_unfinished);
