@@ -21,6 +21,13 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* The dynamic shared memory of the block. */
+template <typename T, int kAlignment = 16>
+__device__ __forceinline__ T *dynamic_shared() {
+  extern __shared__ __align__(kAlignment) char memory[];
+  return reinterpret_cast<T *>(memory);
+}
+
 /* ------------------------------------------------------------------------------------- asynchronous copies, sm_80 */
 
 /* Copies 16 bytes to shared memory, past L1. With `valid` false nothing is read and zeros are written. */
@@ -84,6 +91,21 @@ __device__ __forceinline__ uint64_t global_timer_ns() {
   uint64_t ns;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
   return ns;
+}
+
+/* For timelines: not ordered with memory accesses. */
+__device__ __forceinline__ uint64_t global_timer_ns_unordered() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  return ns;
+}
+__device__ __forceinline__ uint64_t clock_64() { return clock64(); }
+__device__ __forceinline__ uint32_t clock_32() { return (uint32_t)clock(); }
+
+__device__ __forceinline__ uint32_t sm_id() {
+  uint32_t sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  return sm;
 }
 
 /* ------------------------------------------------------------------------------------------------- math, elements */

@@ -17,6 +17,7 @@
 #ifndef PURR_TRACE_CUH
 #define PURR_TRACE_CUH
 
+#include "ptx.cuh"
 #include "trace.h"
 
 namespace trace {
@@ -56,28 +57,26 @@ class Tracer<true> {
     purr__trace_track_t *at = track();
     left_ = (int)buffer_->events_per_track;
     next_ = reinterpret_cast<purr__trace_event_t *>(tracks() + buffer_->num_tracks) + track_idx() * left_;
-    unsigned sm;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-    at->processor = sm;
+    at->processor = ptx::sm_id();
     at->block = block();
     at->role = role;
-    at->ns_begin = nanoseconds();
-    at->clock_begin = clock64();
+    at->ns_begin = ptx::global_timer_ns_unordered();
+    at->clock_begin = ptx::clock_64();
   }
 
   /* A thread that is not elected reads the clock too: cheaper than to ask. */
-  __device__ __forceinline__ Mark begin() const { return {(uint32_t)clock()}; }
+  __device__ __forceinline__ Mark begin() const { return {ptx::clock_32()}; }
 
   __device__ __forceinline__ void end(Mark mark, int kind, int expert = -1, int row = -1, int column = -1,
                                       int rank = -1) {
-    if (next_ != nullptr) write(mark, clock64(), kind, expert, row, column, rank);
+    if (next_ != nullptr) write(mark, ptx::clock_64(), kind, expert, row, column, rank);
   }
 
   /* For waits. */
   __device__ __forceinline__ void end_if_long(Mark mark, int kind, int expert = -1, int row = -1, int column = -1,
                                               int rank = -1) {
     if (next_ == nullptr) return;
-    const uint64_t now = clock64();
+    const uint64_t now = ptx::clock_64();
     if ((uint32_t)now - mark.clock >= kLongClocks) write(mark, now, kind, expert, row, column, rank);
   }
 
@@ -86,8 +85,8 @@ class Tracer<true> {
     purr__trace_track_t *at = track();
     at->num_events = buffer_->events_per_track - (left_ > 0 ? left_ : 0);
     at->num_dropped = left_ < 0 ? -left_ : 0;
-    at->clock_end = clock64();
-    at->ns_end = nanoseconds();
+    at->clock_end = ptx::clock_64();
+    at->ns_end = ptx::global_timer_ns_unordered();
     next_ = nullptr;
   }
 
@@ -102,12 +101,6 @@ class Tracer<true> {
     return reinterpret_cast<purr__trace_track_t *>(buffer_ + 1);
   }
   __device__ __forceinline__ purr__trace_track_t *track() const { return tracks() + track_idx(); }
-
-  static __device__ __forceinline__ uint64_t nanoseconds() {
-    uint64_t ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-    return ns;
-  }
 
   __device__ __forceinline__ void write(Mark mark, uint64_t end, int kind, int expert, int row, int column, int rank) {
     if (left_ > 0) {

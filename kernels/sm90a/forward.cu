@@ -382,7 +382,7 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
 
 template <typename V>
 __device__ __forceinline__ void run_units(const purr__forward_params_t &params) {
-  extern __shared__ char dynamic_shared[];
+  char *dynamic_shared = ptx::dynamic_shared<char>();
   SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
   if (threadIdx.x == 0) {

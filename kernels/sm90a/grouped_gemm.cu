@@ -370,7 +370,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
 
 template <Role kRole>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &params) {
-  extern __shared__ char dynamic_shared[];
+  char *dynamic_shared = ptx::dynamic_shared<char>();
   SharedStorage *shared = reinterpret_cast<SharedStorage *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
   if (!turn::owns(params.gemm.turn) || params.gemm.status->status != 0) return;

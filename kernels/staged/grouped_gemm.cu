@@ -190,7 +190,7 @@ struct Accumulators {
 
 template <Role kRole>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
-  extern __shared__ __align__(1024) char dynamic_shared[];
+  char *dynamic_shared = ptx::dynamic_shared<char, 1024>();
   SharedStorage *shared = reinterpret_cast<SharedStorage *>(dynamic_shared);
   if (!turn::owns(params.turn) || params.status->status != 0) return;
 

@@ -8,6 +8,7 @@
  * warps
  * + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on timing. */
 #include "layout.h"
+#include "ptx.cuh"
 #include "purr.h"
 #include "turn.cuh"
 #include "units.cuh"
@@ -71,7 +72,7 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
   const bool is_first = params.turn.place == PURR__TURN_FIRST;
   if (!is_first && !turn::owns(params.turn)) return;
   if (params.header != nullptr && params.header->broken != 0) return;
-  extern __shared__ int32_t count[]; /* [E_l] */
+  int32_t *count = ptx::dynamic_shared<int32_t>(); /* [E_l] */
   __shared__ int first_bad;
   __shared__ bool is_ours;
 
@@ -108,7 +109,7 @@ __device__ void place(const purr__schedule_params_t &params) {
       *params.status = {PURR_STATUS_PEER_FAILED, params.header->broken - 1, -1, -1, -1, 0, 0};
     return;
   }
-  extern __shared__ int32_t shared[];
+  int32_t *shared = ptx::dynamic_shared<int32_t>();
   const int num_experts = params.num_local_experts;
   int32_t *total = shared;                   /* [E_l] slots of the expert in all blocks */
   int32_t *before = total + num_experts;     /* [E_l] in earlier blocks */

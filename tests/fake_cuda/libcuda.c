@@ -1,5 +1,6 @@
 /* The CUDA driver without a GPU; see support/fake_cuda.h. Functions keep the driver's own names as statics, and only
- * the few that a real libcuda.so.1 is asked for by name are exported. */
+ * the few that a real libcuda.so.1 is asked for by name are exported. What goes to streams is done by the engine that
+ * the library is linked with: at once, kernels excepted (immediate.c), or as a GPU does it (emulated_cuda/). */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -7,6 +8,8 @@
 #include <string.h>
 
 #include "driver/cuda_api.h"
+#include "fake_cuda/engine.h"
+#include "fake_cuda/tensor_map.h"
 #include "support/fake_cuda.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -30,7 +33,7 @@ typedef struct thing {
 
 static thing_t *things;
 static struct CUctx_st { int num_retained; } contexts[FAKE_CUDA_MAX_DEVICES];
-enum { MAX_PUSHED = 16 };
+enum { MAX_PUSHED = 16, POISON = 0xA7, MAX_POISONED = 64 << 20, TENSOR_MAP_BF16 = 9 };
 static _Thread_local CUcontext pushed[MAX_PUSHED];
 static _Thread_local int num_pushed;
 static bool is_faulted;
@@ -61,6 +64,7 @@ static thing_t *thing_make(kind_t kind, size_t bytes) {
   thing->kind = kind;
   thing->bytes = bytes;
   thing->data = bytes ? aligned_alloc(512, (bytes + 511) / 512 * 512) : NULL;
+  if (kind == MEMORY) memset(thing->data, POISON, bytes < MAX_POISONED ? bytes : MAX_POISONED);
   thing->context = current();
   thing->device = current() ? current_device() : 0;
   thing->next = things;
@@ -96,6 +100,7 @@ static CUresult planned(const char *call) {
   fake_cuda.num_calls++;
   if (is_faulted && strcmp(call, "cuCtxPushCurrent") != 0 && strcmp(call, "cuCtxPopCurrent") != 0)
     return fake_cuda.fault;
+  if (engine_failed()) return CUDA_ERROR_LAUNCH_FAILED;
   if (fake_cuda.failing_call == NULL || strcmp(fake_cuda.failing_call, call) != 0) return CUDA_SUCCESS;
   return fake_cuda.failing_after-- > 0 ? CUDA_SUCCESS : fake_cuda.failing_result;
 }
@@ -111,6 +116,19 @@ static CUresult planned(const char *call) {
   }                             \
   pthread_mutex_unlock(&mutex); \
   return result
+
+/* For functions that wait: the lock is not held while they do. */
+static CUresult before_wait(const char *call) {
+  pthread_mutex_lock(&mutex);
+  CUresult result = planned(call);
+  if (result == CUDA_SUCCESS && fake_cuda.num_inits == 0) result = CUDA_ERROR_NOT_INITIALIZED;
+  if (result == CUDA_SUCCESS && current() == NULL) result = CUDA_ERROR_INVALID_CONTEXT;
+  pthread_mutex_unlock(&mutex);
+  return result;
+}
+
+/* The default stream is one for each device. */
+static void *queue_of(CUstream stream) { return stream != NULL ? (void *)stream : (void *)current(); }
 
 /* Calls that would break another thread's graph capture in global mode. */
 static void count_unsafe(void) {
@@ -332,36 +350,47 @@ static CUresult cuMemGetInfo(size_t *available, size_t *total) {
   END;
 }
 
-static CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+/* What lies at an address. */
+static const thing_t *thing_at(CUdeviceptr address) {
+  const char *at = (const char *)(uintptr_t)address;
+  const thing_t *thing = things;
+  while (thing != NULL && !(thing->kind <= PINNED && at >= thing->data && at < thing->data + thing->bytes))
+    thing = thing->next;
+  return thing;
+}
+
+static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool *waits) {
   BEGIN(1) {
     if (stream == NULL) count_unsafe();
-    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    *waits = !engine_is_capturing(queue_of(stream)) && (thing_at(to) == NULL || thing_at(from) == NULL);
+    engine_copy(queue_of(stream), (void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
   }
   END;
+}
+
+/* Copies from and to ordinary memory of the host are over when the call is. */
+static CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  bool waits = false;
+  const CUresult result = copy(to, from, bytes, stream, &waits);
+  return result == CUDA_SUCCESS && waits ? (CUresult)engine_synchronize(queue_of(stream)) : result;
 }
 
 static CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
   BEGIN(1) {
     if (stream == NULL) count_unsafe();
-    memset((void *)(uintptr_t)to, value, count);
+    engine_set(queue_of(stream), (void *)(uintptr_t)to, value, count, 1);
   }
   END;
 }
 
 static CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
-  (void)stream;
-  BEGIN(1) {
-    for (size_t i = 0; i < count; i++) ((unsigned *)(uintptr_t)to)[i] = value;
-  }
+  BEGIN(1) { engine_set(queue_of(stream), (void *)(uintptr_t)to, value, count, 4); }
   END;
 }
 
 static CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values, CUdeviceptr address) {
   BEGIN(1) {
-    const char *at = (const char *)(uintptr_t)address;
-    const thing_t *thing = things;
-    while (thing != NULL && !(thing->kind <= PINNED && at >= thing->data && at < thing->data + thing->bytes))
-      thing = thing->next;
+    const thing_t *thing = thing_at(address);
     for (unsigned i = 0; i < count; i++) {
       int value = 0;
       if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE && thing != NULL)
@@ -386,6 +415,8 @@ static CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int
 }
 
 static CUresult cuStreamDestroy(CUstream stream) {
+  const CUresult ready = before_wait("");
+  if (ready == CUDA_SUCCESS) engine_forget(stream);
   BEGIN(1) {
     count_unsafe();
     result = thing_drop(STREAM, stream);
@@ -394,22 +425,21 @@ static CUresult cuStreamDestroy(CUstream stream) {
 }
 
 static CUresult cuStreamSynchronize(CUstream stream) {
-  (void)stream;
-  BEGIN(1) { count_unsafe(); }
-  END;
+  const CUresult result = before_wait(__func__);
+  if (result == CUDA_SUCCESS) count_unsafe();
+  return result == CUDA_SUCCESS ? (CUresult)engine_synchronize(queue_of(stream)) : result;
 }
 
 static CUresult cuStreamQuery(CUstream stream) {
-  (void)stream;
-  BEGIN(1) {}
+  BEGIN(1) {
+    if (!engine_is_idle(queue_of(stream))) result = CUDA_ERROR_NOT_READY;
+  }
   END;
 }
 
 static CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-  (void)stream;
-  (void)event;
   (void)flags;
-  BEGIN(1) {}
+  BEGIN(1) { engine_wait_event(queue_of(stream), event); }
   END;
 }
 
@@ -422,8 +452,7 @@ static CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
 }
 
 static CUresult cuStreamIsCapturing(CUstream stream, int *capture_status) {
-  (void)stream;
-  BEGIN(1) { *capture_status = CU_STREAM_CAPTURE_STATUS_NONE; }
+  BEGIN(1) { *capture_status = engine_is_capturing(queue_of(stream)) ? 1 : CU_STREAM_CAPTURE_STATUS_NONE; }
   END;
 }
 
@@ -454,28 +483,25 @@ static CUresult cuEventDestroy(CUevent event) {
 }
 
 static CUresult cuEventRecord(CUevent event, CUstream stream) {
-  (void)event;
-  (void)stream;
-  BEGIN(1) {}
+  BEGIN(1) { engine_record(queue_of(stream), event); }
   END;
 }
 
 static CUresult cuEventQuery(CUevent event) {
-  (void)event;
-  BEGIN(1) { count_unsafe(); }
+  BEGIN(1) {
+    count_unsafe();
+    if (!engine_event_is_done(event)) result = CUDA_ERROR_NOT_READY;
+  }
   END;
 }
 
 static CUresult cuEventSynchronize(CUevent event) {
-  (void)event;
-  BEGIN(1) {}
-  END;
+  const CUresult result = before_wait(__func__);
+  return result == CUDA_SUCCESS ? (CUresult)engine_event_synchronize(event) : result;
 }
 
 static CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
-  (void)start;
-  (void)end;
-  BEGIN(1) { *milliseconds = 1.0f; }
+  BEGIN(1) { *milliseconds = engine_elapsed_ms(start, end); }
   END;
 }
 
@@ -618,6 +644,13 @@ static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
     if (fake_cuda.num_launches < FAKE_CUDA_MAX_LAUNCHES) fake_cuda.launches[fake_cuda.num_launches] = launch;
     fake_cuda.num_launches++;
     is_faulted = fake_cuda.fault != 0;
+    const engine_launch_t work = {.kernel = launch.kernel,
+                                  .grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
+                                  .block = {launch.block[0], launch.block[1], launch.block[2]},
+                                  .cluster = {launch.cluster[0], launch.cluster[1], launch.cluster[2]},
+                                  .shared_bytes = launch.shared_bytes,
+                                  .is_cooperative = launch.is_cooperative};
+    result = (CUresult)engine_launch(queue_of(config->hStream), current_device(), &work, params);
   }
   END;
 }
@@ -625,16 +658,15 @@ static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
 static CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *num_blocks, CUfunction function, int block_threads,
                                                             size_t dynamic_shared_bytes) {
   (void)function;
-  (void)block_threads;
-  (void)dynamic_shared_bytes;
-  BEGIN(1) { *num_blocks = 1; }
+  BEGIN(1) { *num_blocks = engine_blocks_per_sm((unsigned)block_threads, dynamic_shared_bytes); }
   END;
 }
 
 static CUresult cuOccupancyMaxActiveClusters(int *num_clusters, CUfunction function, const CUlaunchConfig *config) {
-  (void)function;
-  (void)config;
-  BEGIN(1) { *num_clusters = fake_cuda.num_sms; }
+  BEGIN(1) {
+    const int per_sm = engine_blocks_per_sm(config->blockDimX, config->sharedMemBytes);
+    *num_clusters = per_sm * fake_cuda.num_sms / engine_cluster_of(((const thing_t *)function)->name);
+  }
   END;
 }
 
@@ -645,9 +677,20 @@ static CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, uint32_t
   (void)element_strides;
   (void)interleave;
   BEGIN(0) {
+    fake_tensor_map_t shown = {.address = (uintptr_t)address,
+                               .magic = ~0ull,
+                               .rank = (uint8_t)rank,
+                               .element_bytes = data_type == TENSOR_MAP_BF16 ? 2 : 4,
+                               .swizzle = (uint8_t)swizzle,
+                               .fill = (uint8_t)out_of_bounds_fill};
+    for (uint32_t i = 0; i < rank && i < 5; i++) {
+      shown.dims[i] = (uint32_t)dims[i];
+      shown.box[i] = (uint16_t)box[i];
+      if (i + 1 < rank) shown.strides[i] = strides[i];
+    }
+    _Static_assert(sizeof shown <= sizeof *map, "fits where the real one does");
     memset(map, 0, sizeof *map);
-    map->opaque[0] = (uintptr_t)address;
-    map->opaque[1] = ~0ull;
+    memcpy(map, &shown, sizeof shown);
     fake_cuda.num_encodings++;
     fake_cuda.encoding = (fake_encoding_t){.data_type = data_type,
                                            .swizzle = swizzle,
@@ -710,16 +753,21 @@ void fake_cuda_reset(void) {
   is_faulted = false;
 }
 
-/* For programs that find this library as libcuda.so.1: FAKE_CUDA="devices=2 cc=80 version=11040". */
+/* For programs that find this library as libcuda.so.1: FAKE_CUDA="devices=2 cc=80 version=11040". An emulated GPU asks
+ * for few SMs, and takes a seed for the order in which its threads run. */
 static __attribute__((constructor)) void set_up(void) {
   fake_cuda_reset();
   const char *text = getenv("FAKE_CUDA");
-  int value;
+  int value, seed = 1;
   for (; text != NULL && *text != '\0'; text += strcspn(text, " ")) {
     text += strspn(text, " ");
     if (sscanf(text, "devices=%d", &value) == 1) fake_cuda.num_devices = value;
     if (sscanf(text, "version=%d", &value) == 1) fake_cuda.driver_version = value;
+    if (sscanf(text, "memory_gib=%d", &value) == 1) fake_cuda.memory_bytes = (uint64_t)value << 30;
+    if (sscanf(text, "sms=%d", &value) == 1) fake_cuda.num_sms = value;
+    if (sscanf(text, "seed=%d", &value) == 1) seed = value;
     if (sscanf(text, "cc=%d", &value) == 1)
       for (int i = 0; i < FAKE_CUDA_MAX_DEVICES; i++) fake_cuda.cc[i] = value;
   }
+  engine_start(fake_cuda.num_sms, (unsigned)seed);
 }

@@ -10,6 +10,8 @@
 int32_t test_backend(void);
 /* How many devices the ranks of a group are spread over: PURR_TEST_DEVICES, else 1. */
 int test_num_devices(void);
+/* Whether the devices are emulated, by PURR_TEST_EMULATED: what takes long is then done on a smaller scale. */
+bool test_is_emulated(void);
 /* The tests' backend can run this; others run on the host. */
 bool test_backend_serves(const test_run_t *run);
 /* purr_test_main for tests that run layers: skips them where the tests' backend has no device, and keeps the device
