@@ -245,7 +245,8 @@ typedef struct purr__gemm {
   int32_t reserved;
 } purr__gemm_t;
 
-/* purr_gate_up, purr_down. Up to two problems share a launch: the routed experts and the shared expert. */
+/* purr_gate_up, purr_down, and the same promoted. Up to two problems share a launch: the routed experts and the shared
+ * expert. */
 typedef struct purr__gemm_params {
   purr__gemm_t problem[2];
   int32_t num_problems;
@@ -260,14 +261,14 @@ typedef struct purr__tensor_map {
 } purr__tensor_map_t;
 
 /* The maps of one problem. All: BF16, no interleave, 128-byte swizzle, zeros outside, dimensions fastest first.
- *   b  {k, n, num_experts}, strides {row_stride, expert_stride}, box {64, 128, 1} for gate and up, {64, 256, 1} for
- * down a  {k, rows}, stride {row_stride}, box {64, 64}; down only: gate-up gathers its rows */
+ *   b  {k, n, num_experts}, strides {row_stride, expert_stride}, box {64, 128, 1}, promoted {64, 96, 1}
+ *   a  {k, rows}, stride {row_stride}, box {64, 64}; down only: gate-up gathers its rows */
 typedef struct purr__gemm_maps {
   purr__tensor_map_t a, b[2];
   const purr__tensor_map_t *b_by_expert[2]; /* device [E_l], one map {k, n, 1} each; or NULL: b */
 } purr__gemm_maps_t;
 
-/* purr_gate_up_wgmma, purr_down_wgmma. */
+/* purr_gate_up_wgmma, purr_down_wgmma, and the same promoted. */
 typedef struct purr__gemm_tma_params {
   purr__gemm_maps_t maps[2]; /* of each problem */
   purr__gemm_params_t gemm;
@@ -276,6 +277,11 @@ typedef struct purr__gemm_tma_params {
 #define PURR__MAP_STAGE_K 64
 #define PURR__MAP_ROWS_A 64
 #define PURR__MAP_ROWS_B 128
+#define PURR__MAP_ROWS_B_PROMOTED 96
+
+/* Kernels named promoted multiply at most so many k into an accumulator of the tensor cores, which truncate; then they
+ * add it in FP32. Every element's k are cut at the same places: its multiples. */
+#define PURR__PROMOTED_K 1024
 
 /* ------------------------------------------------------------------------------------------------------- slot sum */
 

@@ -4,17 +4,21 @@
  * Same tiles and numbering as staged/grouped_gemm.cu:
  *   purr_gate_up_wgmma  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered
  *   purr_down_wgmma     y = bf16(a . Wd), rows scattered to the slots they came from
+ * Both also promoted, for long sums: m64n192k16, which leaves registers to add partial sums of PURR__PROMOTED_K in
+ * FP32.
  *
  * Persistent blocks, one an SM, in clusters of two. A pair takes two row tiles of one column, and each block sends its
  * half of the weight tile to both; an expert's odd last row tile goes to the pair as two columns, nothing shared. Both
  * blocks of a pair always walk through the same number of stages. Three warpgroups a block:
  *   loader      finds tiles and fills a ring of stages: weights with TMA; rows of x with cp.async, 16 bytes a thread,
  *               since TMA cannot gather here; rows of a with TMA
- *   consumer 0  rows 0 to 63 of the tile: 64 x 256 accumulators, then their way to memory
- *   consumer 1  rows 64 to 127
+ *   consumer 0  rows 0 to 63 of the tile: 64 x 256 accumulators (promoted 64 x 192 and as many sums), then their way to
+ *               memory
+ *   consumer 1  rows 64 to 127; cuts its sums at the same k, since which rows it gets depends on the other tokens
  * The loader runs ahead over tile boundaries, so that the next tile arrives while results are written. A consumer
  * without rows in a tile leaves the tensor cores to the other: an expert's last 64 rows cost half a tile. Every output
  * element is one chain over ascending k. */
+#include "sm90a/wgmma.cuh"
 #include "staged/tiles.cuh"
 #include "turn.cuh"
 
@@ -23,52 +27,72 @@ namespace {
 
 /* ---------------------------------------------------------------------------------------------------------- types */
 
-constexpr int kStageK = 64, kStages = 4;
+constexpr int kStageK = 64;
 constexpr int kRowBytes = kStageK * 2; /* of one stage: the width of the 128-byte swizzle */
 constexpr int kThreads = 384;
 constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2;
 constexpr int kConsumerRows = kTileRows / kConsumers;
-/* Registers of a thread: gate-up's epilogue needs more, down's loader. */
-template <Role kRole>
-constexpr int kLoaderRegisters = kRole == Role::kGateUp ? 40 : 72;
-template <Role kRole>
-constexpr int kConsumerRegisters = kRole == Role::kGateUp ? 232 : 216;
-template <Role kRole>
-constexpr int kAllRegisters = (kLoaderRegisters<kRole> + kConsumers * kConsumerRegisters<kRole>)*kWarpgroup;
-static_assert(kAllRegisters<Role::kGateUp> <= 64512 && kAllRegisters<Role::kDown> <= 64512, "the register file");
 static_assert(kStageK == PURR__MAP_STAGE_K && kConsumerRows == PURR__MAP_ROWS_A, "the boxes of the tensor maps");
 
 constexpr int kCluster = 2;
 constexpr int kChunks = kStageK / 8;              /* 16-byte chunks of a row in one stage */
 constexpr int kRowsAtOnce = kWarpgroup / kChunks; /* rows that the loader gathers together */
 constexpr int kCopies = kTileRows / kRowsAtOnce;  /* of one thread */
-constexpr int kStageBytesA = kTileRows * kRowBytes, kStageBytesB = kTileWeightRows * kRowBytes;
-constexpr int kBoxRowsB = PURR__MAP_ROWS_B, kBoxBytesB = kBoxRowsB * kRowBytes; /* half of B: one block's share */
-static_assert(kTileWeightRows == 2 * kBoxRowsB, "two boxes of B");
+constexpr int kStageBytesA = kTileRows * kRowBytes;
+constexpr int kWarpRows = 16;                              /* of a consumer's warp */
+constexpr int kPromotedSteps = PURR__PROMOTED_K / kStageK; /* of a partial sum */
+static_assert(PURR__PROMOTED_K % kStageK == 0, "whole stages");
 
-constexpr int kWarpRows = 16, kStagingColumns = 128; /* what a consumer warp writes out at once */
+/* A kernel: its GEMM, and whether partial sums are promoted. */
+template <Role kRole_, bool kPromotes_>
+struct Variant {
+  static constexpr Role kRole = kRole_;
+  static constexpr bool kPromotes = kPromotes_;
+  static constexpr int kTileWeightRows = kPromotes ? 192 : 256, kStages = kPromotes ? 5 : 4;
+  static constexpr int kColumns = kTileColumns<kRole, kTileWeightRows>;
+  static constexpr int kSums = kTileWeightRows / 2;   /* of a thread */
+  static constexpr int kUnrolled = kPromotes ? 1 : 2; /* stages; sums leave no registers for more */
+  /* Half of B: one block's share. */
+  static constexpr int kBoxRowsB = kPromotes ? PURR__MAP_ROWS_B_PROMOTED : PURR__MAP_ROWS_B;
+  static constexpr int kBoxBytesB = kBoxRowsB * kRowBytes, kStageBytesB = kTileWeightRows * kRowBytes;
+  static_assert(kTileWeightRows == 2 * kBoxRowsB, "two boxes of B");
+  /* What a consumer warp writes out at once, columns by groups of 8. */
+  static constexpr int kStagingColumns = kTileWeightRows / 2, kGroups = kStagingColumns / 8;
+  /* Registers of a thread: gate-up's epilogue needs more, down's loader. */
+  static constexpr int kLoaderRegisters = kRole == Role::kGateUp ? 40 : 72;
+  static constexpr int kConsumerRegisters = kRole == Role::kGateUp ? 232 : 216;
+  static_assert((kLoaderRegisters + kConsumers * kConsumerRegisters) * kWarpgroup <= 64512, "the register file");
+};
 
+template <typename V>
 struct SharedStorage {
-  char a[kStages][kStageBytesA];
-  char b[kStages][kStageBytesB];
-  char staging[kConsumers * kWarpgroup / 32][kWarpRows * kStagingColumns * 2]; /* of each consumer warp */
-  Tile tile[kStages];      /* the tile that begins in the stage; problem -1: no more */
-  uint64_t full[kStages];  /* arrivals: the loader, with the bytes it expects; in gate-up also its gathering threads */
-  uint64_t empty[kStages]; /* arrivals: the consumers' warps of both blocks, when they are done with the stage */
+  char a[V::kStages][kStageBytesA];
+  char b[V::kStages][V::kStageBytesB];
+  char staging[kConsumers * kWarpgroup / 32][kWarpRows * V::kStagingColumns * 2]; /* of each consumer warp */
+  Tile tile[V::kStages]; /* the tile that begins in the stage; problem -1: no more */
+  uint64_t
+      full[V::kStages]; /* arrivals: the loader, with the bytes it expects; in gate-up also its gathering threads */
+  uint64_t empty[V::kStages]; /* arrivals: the consumers' warps of both blocks, when they are done with the stage */
 };
 constexpr int kAlignment = 1024; /* of the swizzle; dynamic shared memory promises less */
 
+template <typename V>
 constexpr int table_shared_bytes() {
 #define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
-  if (arch == 90 && tile_m != 0 && threads == kThreads) return shared_bytes;
+  if (arch == 90 && tile_m == kTileRows && tile_n == V::kTileWeightRows && threads == kThreads) return shared_bytes;
 #include "kernels.def"
 #undef PURR_KERNEL
   return 0;
 }
-static_assert(sizeof(SharedStorage) + kAlignment == table_shared_bytes(), "kernels.def has another number");
+template <typename V>
+constexpr bool kTableAgrees = sizeof(SharedStorage<V>) + kAlignment == table_shared_bytes<V>();
+static_assert(kTableAgrees<Variant<Role::kGateUp, false>> && kTableAgrees<Variant<Role::kDown, false>> &&
+                  kTableAgrees<Variant<Role::kGateUp, true>> && kTableAgrees<Variant<Role::kDown, true>>,
+              "kernels.def has another number");
 
 /* Which stage comes next, and in which round. */
+template <int kStages>
 struct Ring {
   int stage = 0;
   uint32_t round = 0; /* parity */
@@ -96,7 +120,7 @@ __device__ __forceinline__ int num_units(Extent size) {
   return size.rows * (size.columns / 2) + (size.columns % 2 != 0 ? (size.rows + 1) / 2 : 0);
 }
 
-template <Role kRole>
+template <int kColumns>
 __device__ __forceinline__ bool find_unit(const purr__gemm_params_t &params, const Extent (&extent)[2], int u,
                                           int block, Unit *unit) {
   const int problem = u >= num_units(extent[0]);
@@ -122,7 +146,7 @@ __device__ __forceinline__ bool find_unit(const purr__gemm_params_t &params, con
     column = size.columns - 1;
     unit->shares = other != first && find_segment(gemm, first + other - mine).expert == segment.expert;
   }
-  unit->tile = tile_of<kRole>(segment, problem, row_tile, column);
+  unit->tile = tile_of<kColumns>(segment, problem, row_tile, column);
   return true;
 }
 
@@ -131,17 +155,17 @@ __device__ __forceinline__ bool find_unit(const purr__gemm_params_t &params, con
 
 /* The copy engine's part of B in one stage. Gate-up: box 0 is of gate, box 1 of up, at the same rows. Down: box 1 are
  * the rows after box 0. */
-template <Role kRole>
-__device__ __forceinline__ void load_weights(const purr__gemm_maps_t &maps, SharedStorage *shared, int stage, int k,
+template <typename V>
+__device__ __forceinline__ void load_weights(const purr__gemm_maps_t &maps, SharedStorage<V> *shared, int stage, int k,
                                              const Unit &unit, int block) {
 #pragma unroll
   for (int box = 0; box < 2; box++) {
-    const int w = kRole == Role::kGateUp ? box : 0;
+    const int w = V::kRole == Role::kGateUp ? box : 0;
     const purr__tensor_map_t *by_expert = maps.b_by_expert[w];
     const purr__tensor_map_t *map = by_expert != nullptr ? by_expert + unit.tile.expert : &maps.b[w];
-    const int row = unit.tile.column + (kRole == Role::kGateUp ? 0 : box * kBoxRowsB);
+    const int row = unit.tile.column + (V::kRole == Role::kGateUp ? 0 : box * V::kBoxRowsB);
     const int expert = by_expert != nullptr ? 0 : unit.tile.expert;
-    char *to = shared->b[stage] + box * kBoxBytesB;
+    char *to = shared->b[stage] + box * V::kBoxBytesB;
     if (!unit.shares)
       ptx::tma_load_3d(to, map, &shared->full[stage], k, row, expert);
     else if (box == block)
@@ -154,14 +178,16 @@ __device__ __forceinline__ void load_weights(const purr__gemm_maps_t &maps, Shar
  * writes    stages, tiles
  * waits on  empty
  * signals   full */
-__device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &params, SharedStorage *shared, int block) {
+template <typename V>
+__device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &params, SharedStorage<V> *shared,
+                                             int block) {
   const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
   const uint32_t to = row * kRowBytes + ((chunk ^ (row & 7)) << 4);
-  const Extent extent[2] = {extent_of<Role::kGateUp>(params.gemm, 0), extent_of<Role::kGateUp>(params.gemm, 1)};
-  Ring ring;
+  const Extent extent[2] = {extent_of<V::kColumns>(params.gemm, 0), extent_of<V::kColumns>(params.gemm, 1)};
+  Ring<V::kStages> ring;
   Unit unit, next;
   int u = blockIdx.x / kCluster;
-  for (bool more = find_unit<Role::kGateUp>(params.gemm, extent, u, block, &unit); more; unit = next) {
+  for (bool more = find_unit<V::kColumns>(params.gemm, extent, u, block, &unit); more; unit = next) {
     u += gridDim.x / kCluster;
     const purr__gemm_t &gemm = params.gemm.problem[unit.tile.problem];
     const int middle =
@@ -179,8 +205,8 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
       ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
       if (threadIdx.x == 0) {
         if (k == 0) shared->tile[ring.stage] = unit.tile;
-        ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], any ? kStageBytesB : 0);
-        if (any) load_weights<Role::kGateUp>(params.maps[unit.tile.problem], shared, ring.stage, k, unit, block);
+        ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], any ? V::kStageBytesB : 0);
+        if (any) load_weights<V>(params.maps[unit.tile.problem], shared, ring.stage, k, unit, block);
       }
       const bool inside = k + chunk * 8 < gemm.k;
       const uint32_t to_a = ptx::shared_address(shared->a[ring.stage]) + to;
@@ -192,7 +218,7 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
       }
       ptx::cp_async_mbarrier_arrive_noinc(&shared->full[ring.stage]);
       ring.advance();
-      if (k == middle) more = find_unit<Role::kGateUp>(params.gemm, extent, u, block, &next);
+      if (k == middle) more = find_unit<V::kColumns>(params.gemm, extent, u, block, &next);
     }
   }
   ptx::cp_async_commit();
@@ -210,30 +236,31 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
  * writes    stages, tiles
  * waits on  empty
  * signals   full */
-__device__ __forceinline__ void load_units(const purr__gemm_tma_params_t &params, SharedStorage *shared, int block) {
-  const Extent extent[2] = {extent_of<Role::kDown>(params.gemm, 0), extent_of<Role::kDown>(params.gemm, 1)};
-  Ring ring;
+template <typename V>
+__device__ __forceinline__ void load_units(const purr__gemm_tma_params_t &params, SharedStorage<V> *shared, int block) {
+  const Extent extent[2] = {extent_of<V::kColumns>(params.gemm, 0), extent_of<V::kColumns>(params.gemm, 1)};
+  Ring<V::kStages> ring;
   Unit unit, next;
   int u = blockIdx.x / kCluster;
-  for (bool more = find_unit<Role::kDown>(params.gemm, extent, u, block, &unit); more; unit = next) {
+  for (bool more = find_unit<V::kColumns>(params.gemm, extent, u, block, &unit); more; unit = next) {
     u += gridDim.x / kCluster;
     const purr__gemm_t &gemm = params.gemm.problem[unit.tile.problem];
     const purr__gemm_maps_t &maps = params.maps[unit.tile.problem];
     const int boxes = (unit.tile.num_rows + kConsumerRows - 1) / kConsumerRows; /* of A */
-    const uint32_t bytes = boxes > 0 ? kStageBytesB + boxes * (kStageBytesA / kConsumers) : 0;
+    const uint32_t bytes = boxes > 0 ? V::kStageBytesB + boxes * (kStageBytesA / kConsumers) : 0;
     const int middle = gemm.k / 2 / kStageK * kStageK; /* as in gather_units */
 #pragma unroll 1
     for (int k = 0; k < gemm.k; k += kStageK) {
       ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
       if (k == 0) shared->tile[ring.stage] = unit.tile;
       ptx::mbarrier_arrive_expect_tx(&shared->full[ring.stage], bytes);
-      if (boxes > 0) load_weights<Role::kDown>(maps, shared, ring.stage, k, unit, block);
+      if (boxes > 0) load_weights<V>(maps, shared, ring.stage, k, unit, block);
       if (boxes > 0) ptx::tma_load_2d(shared->a[ring.stage], &maps.a, &shared->full[ring.stage], k, unit.tile.row);
       if (boxes > 1)
         ptx::tma_load_2d(shared->a[ring.stage] + kStageBytesA / kConsumers, &maps.a, &shared->full[ring.stage], k,
                          unit.tile.row + kConsumerRows);
       ring.advance();
-      if (k == middle) more = find_unit<Role::kDown>(params.gemm, extent, u, block, &next);
+      if (k == middle) more = find_unit<V::kColumns>(params.gemm, extent, u, block, &next);
     }
   }
   ptx::mbarrier_wait_acquire(&shared->empty[ring.stage], ring.round ^ 1);
@@ -241,27 +268,35 @@ __device__ __forceinline__ void load_units(const purr__gemm_tma_params_t &params
   ptx::mbarrier_arrive_release(&shared->full[ring.stage]);
 }
 
-/* A consumer warp's 16 rows of 128 columns, by way of its staging memory: accumulators hold 4 bytes of a row here and
- * there, memory wants whole lines. pair_of(group, half) is the BF16 pair of a group of 8 columns and a half of the
+/* Where a chunk of a row lies in staging memory: 8 rows of one chunk in 8 different banks. Rows of 16 chunks begin at
+ * the same bank, those of 12 at one of two. */
+template <int kChunksOfRow>
+__device__ __forceinline__ int staged_chunk(int row, int chunk) {
+  static_assert(kChunksOfRow == 16 || kChunksOfRow == 12, "whole swizzles");
+  return chunk ^ (kChunksOfRow == 16 ? row & 7 : row >> 1 & 3);
+}
+
+/* A consumer warp's 16 rows of kStagingColumns, by way of its staging memory: accumulators hold 4 bytes of a row here
+ * and there, memory wants whole lines. pair_of(group, half) is the BF16 pair of a group of 8 columns and a half of the
  * rows. Lanes r and r + 16 give the address of row r; NULL = not written. */
-template <typename PairOf>
+template <typename V, typename PairOf>
 __device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const char *row, int column, int n) {
   const int lane = threadIdx.x % 32;
-  constexpr int kPitch = kStagingColumns * 2; /* bytes; chunks of 16 are swizzled by row mod 8 */
+  constexpr int kPitch = V::kStagingColumns * 2; /* bytes */
   const uint32_t base = ptx::shared_address(staging);
   const int to_row = lane % 16;
 #pragma unroll
-  for (int group = 0; group < 16; group += 2)
-    ptx::stmatrix_x4(base + to_row * kPitch + (((group + lane / 16) ^ (to_row & 7)) << 4), pair_of(group, 0),
-                     pair_of(group, 1), pair_of(group + 1, 0), pair_of(group + 1, 1));
+  for (int group = 0; group < V::kGroups; group += 2)
+    ptx::stmatrix_x4(base + to_row * kPitch + (staged_chunk<V::kGroups>(to_row, group + lane / 16) << 4),
+                     pair_of(group, 0), pair_of(group, 1), pair_of(group + 1, 0), pair_of(group + 1, 1));
   __syncwarp();
-  const int chunk = lane % 16;
-  const bool inside = column + chunk * 8 < n;
+  const int chunk = min(lane % 16, V::kGroups - 1);
+  const bool inside = lane % 16 < V::kGroups && column + chunk * 8 < n;
 #pragma unroll
   for (int i = 0; i < kWarpRows / 2; i++) {
     const int from_row = i * 2 + lane / 16;
     char *to = reinterpret_cast<char *>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), from_row));
-    const uint4 v = ptx::ld_shared_16(base + from_row * kPitch + ((chunk ^ (from_row & 7)) << 4));
+    const uint4 v = ptx::ld_shared_16(base + from_row * kPitch + (staged_chunk<V::kGroups>(from_row, chunk) << 4));
     if (inside && to != nullptr) ptx::st_16(to + (column + chunk * 8) * 2, v);
   }
   __syncwarp();
@@ -283,9 +318,10 @@ __device__ __forceinline__ Tile read_tile(const Tile &from, int lane) {
  * writes    rows of C; of g and u where wanted
  * waits on  full
  * signals   empty, in both blocks */
-template <Role kRole>
-__device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params, SharedStorage *shared, int block,
+template <typename V>
+__device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params, SharedStorage<V> *shared, int block,
                                                int consumer) {
+  constexpr Role kRole = V::kRole;
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
   const int first_row = consumer * kConsumerRows;
   /* Called when all lanes are done with the stage. */
@@ -293,7 +329,31 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     if (lane == 0) ptx::mbarrier_arrive_release(&shared->empty[stage]);
     if (lane == 1) ptx::mbarrier_arrive_release_cta_at(&shared->empty[stage], block ^ 1);
   };
-  Ring ring;
+  Ring<V::kStages> ring;
+  /* So many stages into accumulators that begin at zero. */
+  auto multiply_steps = [&](int num, float *d) {
+    int previous = 0;
+#pragma unroll V::kUnrolled
+    for (int step = 0; step < num; step++) {
+      ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
+      if (kRole == Role::kGateUp) ptx::fence_proxy_async_shared(); /* cp.async wrote A, the tensor cores read it */
+      const uint64_t a = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->a[ring.stage]) + first_row * kRowBytes);
+      const uint64_t b = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->b[ring.stage]));
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kStageK / 16; i++)
+        ptx::wgmma_m64nNk16_bf16<V::kTileWeightRows>(d, a + i * 2, b + i * 2, step + i != 0);
+      ptx::wgmma_commit();
+      if (step > 0) {
+        ptx::wgmma_wait<1>();
+        release(previous);
+      }
+      previous = ring.stage;
+      ring.advance();
+    }
+    ptx::wgmma_wait<0>();
+    release(previous);
+  };
   for (;;) {
     ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
     const Tile tile = read_tile(shared->tile[ring.stage], lane);
@@ -314,26 +374,23 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     const int row_in_tile = first_row + warp * kWarpRows + lane % 16;
     RowPlace place = kRole == Role::kDown ? target_place(gemm, tile, row_in_tile) : RowPlace{0, 0};
 
-    float sum[128];
-    int previous = 0;
-    for (int step = 0; step < num_steps; step++) {
-      ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
-      if (kRole == Role::kGateUp) ptx::fence_proxy_async_shared(); /* cp.async wrote A, the tensor cores read it */
-      const uint64_t a = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->a[ring.stage]) + first_row * kRowBytes);
-      const uint64_t b = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->b[ring.stage]));
-      ptx::wgmma_fence();
+    float sum[V::kSums];
+    if constexpr (V::kPromotes) {
+      float part[V::kSums];
 #pragma unroll
-      for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64n256k16_bf16(sum, a + i * 2, b + i * 2, step + i != 0);
-      ptx::wgmma_commit();
-      if (step > 0) {
-        ptx::wgmma_wait<1>();
-        release(previous);
+      for (int i = 0; i < V::kSums; i++) sum[i] = 0;
+#pragma unroll 1
+      for (int step = 0; step < num_steps; step += kPromotedSteps) {
+        multiply_steps(min(num_steps - step, kPromotedSteps), part);
+#pragma unroll
+        for (int i = 0; i < V::kSums; i++) {
+          ptx::hold_back(part[i]); /* it is there only now */
+          sum[i] += part[i];
+        }
       }
-      previous = ring.stage;
-      ring.advance();
+    } else {
+      multiply_steps(num_steps, sum);
     }
-    ptx::wgmma_wait<0>();
-    release(previous);
 
     /* Groups of 8 columns: sum[4 * group + 2 * half + column of the pair]. */
     char *staging = shared->staging[consumer * (kWarpgroup / 32) + warp];
@@ -343,40 +400,41 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
       const int row = tile.row + row_in_tile;
       return row_in_tile < end && row < rows_end ? row_address(gemm, rows, row, place) : nullptr;
     };
-    auto sum_of = [&](int group, int half) { /* of 256 columns */
+    auto sum_of = [&](int group, int half) { /* of all the tile's weight rows */
                                              const float *value = sum + group * 4 + half * 2;
                                              return ptx::pack_bf16x2(value[0], value[1]);
     };
-    auto upper_sum_of = [&](int group, int half) { return sum_of(group + 16, half); };
+    auto upper_sum_of = [&](int group, int half) { return sum_of(group + V::kGroups, half); };
     if (kRole == Role::kGateUp) {
       const float limit = clamp_limit(gemm);
       auto a_of = [&](int group, int half) {
         return swiglu_pair(sum_of(group, half), upper_sum_of(group, half), limit);
       };
-      store_block(staging, a_of, address_of(gemm.c, INT64_MAX), tile.column, gemm.n);
+      store_block<V>(staging, a_of, address_of(gemm.c, INT64_MAX), tile.column, gemm.n);
       if (gemm.saved[0].data != nullptr)
-        store_block(staging, sum_of, address_of(gemm.saved[0], gemm.num_saved_rows), tile.column, gemm.n);
+        store_block<V>(staging, sum_of, address_of(gemm.saved[0], gemm.num_saved_rows), tile.column, gemm.n);
       if (gemm.saved[1].data != nullptr)
-        store_block(staging, upper_sum_of, address_of(gemm.saved[1], gemm.num_saved_rows), tile.column, gemm.n);
+        store_block<V>(staging, upper_sum_of, address_of(gemm.saved[1], gemm.num_saved_rows), tile.column, gemm.n);
     } else {
       const char *row = address_of(gemm.c, INT64_MAX);
-      store_block(staging, sum_of, row, tile.column, gemm.n);
-      store_block(staging, upper_sum_of, row, tile.column + kStagingColumns, gemm.n);
+      store_block<V>(staging, sum_of, row, tile.column, gemm.n);
+      store_block<V>(staging, upper_sum_of, row, tile.column + V::kStagingColumns, gemm.n);
     }
   }
 }
 
 /* --------------------------------------------------------------------------------------------------------- kernel */
 
-template <Role kRole>
+template <typename V>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &params) {
+  constexpr Role kRole = V::kRole;
   char *dynamic_shared = ptx::dynamic_shared<char>();
-  SharedStorage *shared = reinterpret_cast<SharedStorage *>(
+  SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
   if (!turn::owns(params.gemm.turn) || params.gemm.status->status != 0) return;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; s++) {
+    for (int s = 0; s < V::kStages; s++) {
       ptx::mbarrier_init(&shared->full[s], kRole == Role::kGateUp ? kWarpgroup + 1 : 1);
       ptx::mbarrier_init(&shared->empty[s], kCluster * kConsumers * kWarpgroup / 32);
     }
@@ -387,14 +445,14 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
 
   const int block = (int)ptx::cluster_block_rank(), warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<kLoaderRegisters<kRole>>();
+    ptx::setmaxnreg_dec<V::kLoaderRegisters>();
     if (kRole == Role::kGateUp)
-      gather_units(params, shared, block);
+      gather_units<V>(params, shared, block);
     else if (threadIdx.x == 0)
-      load_units(params, shared, block);
+      load_units<V>(params, shared, block);
   } else {
-    ptx::setmaxnreg_inc<kConsumerRegisters<kRole>>();
-    multiply_tiles<kRole>(params.gemm, shared, block, warpgroup - 1);
+    ptx::setmaxnreg_inc<V::kConsumerRegisters>();
+    multiply_tiles<V>(params.gemm, shared, block, warpgroup - 1);
   }
   __syncwarp();
   ptx::cluster_sync_acq_rel(); /* no block leaves while the other may still signal it */
@@ -411,14 +469,25 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
  * writes  rows of a; g and u where wanted */
 extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
     purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params) {
-  purr::grouped_gemm<purr::Role::kGateUp>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, false>>(params);
 }
 
 /* reads   rows of a, Wd, the table
  * writes  rows of y */
 extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
     purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params) {
-  purr::grouped_gemm<purr::Role::kDown>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kDown, false>>(params);
+}
+
+/* The same with partial sums in FP32. */
+extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
+    purr_gate_up_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params) {
+  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, true>>(params);
+}
+
+extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
+    purr_down_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params) {
+  purr::grouped_gemm<purr::Variant<purr::Role::kDown, true>>(params);
 }
 
 #endif

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The grouped GEMMs of the staged backend for every GPU from sm_80 on: mma.sync m16n8k16, ldmatrix, multistage
- * cp.async. purr_gate_up  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered purr_down     y
- * = bf16(a . Wd), rows scattered to the slots they came from
+ * cp.async.
+ *   purr_gate_up  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered
+ *   purr_down     y = bf16(a . Wd), rows scattered to the slots they came from
+ * Both also promoted: partial sums of PURR__PROMOTED_K, each added in FP32, for long sums.
  *
  * Persistent blocks of 8 warps, one block an SM, tile t = block, block + grid, ... Each warp owns 64 rows by 64 rows of
- * B. Every output element is one chain over ascending k in one thread's accumulator, so its bits depend on nothing but
- * its row of A and its row of B. While a tile's results are written, the first stages of the next are already coming.
- */
+ * B; promoted 32 by 64, as the sums take as many registers as the accumulators. Every output element is one chain over
+ * ascending k in one thread, so its bits depend on nothing but its row of A and its row of B. While a tile's results
+ * are written, the first stages of the next are already coming. */
 #include "staged/tiles.cuh"
 #include "turn.cuh"
 
@@ -16,40 +18,62 @@ namespace {
 
 /* ---------------------------------------------------------------------------------------------------------- types */
 
-/* Shared memory decides: 163 KiB on sm_80, 99 KiB on sm_86, 89 and 120, 227 KiB elsewhere. */
+/* Shared memory decides: 163 KiB on sm_80, 99 KiB on sm_86, 89 and 120, 227 KiB elsewhere. kMemoryRows: rows of both
+ * operands in all stages. */
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
-constexpr int kStageK = 32, kStages = 4;
+constexpr int kStageK = 32, kMemoryRows = 4 * (128 + 256);
 #elif __CUDA_ARCH__ == 800
-constexpr int kStageK = 64, kStages = 3;
+constexpr int kStageK = 64, kMemoryRows = 3 * (128 + 256);
 #else
-constexpr int kStageK = 64, kStages = 4;
+constexpr int kStageK = 64, kMemoryRows = 4 * (128 + 256);
 #endif
 
-constexpr int kThreads = 256;
-constexpr int kWarpRows = 64, kWarpWeightRows = 64; /* of one warp's accumulators */
-constexpr int kRowGroups = kWarpRows / 16;          /* m16 */
-constexpr int kColumnGroups = kWarpWeightRows / 8;  /* n8 */
-constexpr int kChunks = kStageK / 8;                /* 16-byte chunks of a row in one stage */
-constexpr int kRowBytes = kStageK * 2;              /* of one stage */
-constexpr int kRowsAtOnce = kThreads / kChunks;     /* rows that the block copies together */
-constexpr int kCopiesA = kTileRows / kRowsAtOnce, kCopiesB = kTileWeightRows / kRowsAtOnce; /* of one thread */
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kChunks = kStageK / 8;                        /* 16-byte chunks of a row in one stage */
+constexpr int kRowBytes = kStageK * 2;                      /* of one stage */
+constexpr int kRowsAtOnce = kThreads / kChunks;             /* rows that the block copies together */
+constexpr int kCopiesA = kTileRows / kRowsAtOnce;           /* of one thread */
+constexpr int kPromotedStages = PURR__PROMOTED_K / kStageK; /* of a partial sum */
+static_assert(PURR__PROMOTED_K % kStageK == 0, "whole stages");
 
-/* Stage s of both operands. A row's chunks are swizzled, so that 8 rows of one chunk lie in 8 different banks. */
-struct SharedStorage {
-  char a[kStages][kTileRows * kRowBytes];
-  char b[kStages][kTileWeightRows * kRowBytes];
+/* A kernel: its GEMM, and whether partial sums are promoted. */
+template <Role kRole_, bool kPromotes_>
+struct Variant {
+  static constexpr Role kRole = kRole_;
+  static constexpr bool kPromotes = kPromotes_;
+  static constexpr int kTileWeightRows = kPromotes ? 128 : 256; /* rows of B */
+  static constexpr int kColumns = kTileColumns<kRole, kTileWeightRows>;
+  static constexpr int kStages = kMemoryRows / (kTileRows + kTileWeightRows); /* as many as there is memory for */
+  static constexpr int kCopiesB = kTileWeightRows / kRowsAtOnce;              /* of one thread */
+  /* Of one warp's accumulators. */
+  static constexpr int kWarpWeightRows = 64, kWarpColumns = kTileWeightRows / kWarpWeightRows;
+  static constexpr int kWarpRows = kTileRows / (kWarps / kWarpColumns);
+  static constexpr int kRowGroups = kWarpRows / 16, kColumnGroups = kWarpWeightRows / 8; /* m16, n8 */
 };
 
+/* Stage s of both operands. A row's chunks are swizzled, so that 8 rows of one chunk lie in 8 different banks. */
+template <typename V>
+struct SharedStorage {
+  char a[V::kStages][kTileRows * kRowBytes];
+  char b[V::kStages][V::kTileWeightRows * kRowBytes];
+};
+
+template <typename V>
 constexpr int table_shared_bytes() {
-#define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
-  if (arch * 10 == __CUDA_ARCH__ && tile_m != 0 && threads == kThreads) return shared_bytes;
+#define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n)          \
+  if (arch * 10 == __CUDA_ARCH__ && tile_m == kTileRows && tile_n == V::kTileWeightRows && threads == kThreads) \
+    return shared_bytes;
 #ifdef __CUDA_ARCH__
 #include "kernels.def"
 #endif
 #undef PURR_KERNEL
-  return (int)sizeof(SharedStorage);
+  return (int)sizeof(SharedStorage<V>);
 }
-static_assert(sizeof(SharedStorage) == table_shared_bytes(), "kernels.def has another number");
+template <typename V>
+constexpr bool kTableAgrees = sizeof(SharedStorage<V>) == table_shared_bytes<V>();
+static_assert(kTableAgrees<Variant<Role::kGateUp, false>> && kTableAgrees<Variant<Role::kDown, false>> &&
+                  kTableAgrees<Variant<Role::kGateUp, true>> && kTableAgrees<Variant<Role::kDown, true>>,
+              "kernels.def has another number");
 
 __device__ __forceinline__ int swizzle(int row) { return kChunks == 8 ? row & 7 : row >> 1 & 3; }
 
@@ -57,7 +81,7 @@ __device__ __forceinline__ int swizzle(int row) { return kChunks == 8 ? row & 7 
 
 /* Copying: this thread's chunk of its rows of A and B.
  * reads A and B, writes stages, signals through its cp.async groups. */
-template <Role kRole>
+template <typename V>
 struct Loader {
   const char *a[kCopiesA]; /* this thread's chunk 0 of its rows; NULL = padding */
   const char *b[2];        /* its first row of each weight */
@@ -74,16 +98,16 @@ struct Loader {
       a[i] = r < tile.num_rows ? row_address(gemm, gemm.a, tile.row + r) + chunk * 16 : nullptr;
     }
 #pragma unroll
-    for (int w = 0; w < (kRole == Role::kGateUp ? 2 : 1); w++) {
+    for (int w = 0; w < (V::kRole == Role::kGateUp ? 2 : 1); w++) {
       b[w] = weight_address(gemm.b[w], tile.expert) + (tile.column + row) * gemm.b[w].row_stride * 2 + chunk * 16;
       b_rows[w] = gemm.n - tile.column - row;
     }
     b_step = gemm.b[0].row_stride * 2 * kRowsAtOnce;
-    if (kRole == Role::kGateUp) b_step_up = gemm.b[1].row_stride * 2 * kRowsAtOnce;
+    if (V::kRole == Role::kGateUp) b_step_up = gemm.b[1].row_stride * 2 * kRowsAtOnce;
     k = gemm.k;
   }
 
-  __device__ __forceinline__ void load(SharedStorage *shared, int stage, int step) const {
+  __device__ __forceinline__ void load(SharedStorage<V> *shared, int stage, int step) const {
     const int chunk = threadIdx.x % kChunks, row = threadIdx.x / kChunks;
     const bool inside = step * kStageK + chunk * 8 < k;
     const int64_t at = (int64_t)step * kRowBytes;
@@ -95,9 +119,9 @@ struct Loader {
       ptx::cp_async_16_zfill(to_a + i * kRowsAtOnce * kRowBytes, valid ? a[i] + at : b[0], valid);
     }
 #pragma unroll
-    for (int i = 0; i < kCopiesB; i++) {
-      const int w = kRole == Role::kGateUp ? i / (kCopiesB / 2) : 0,
-                j = kRole == Role::kGateUp ? i % (kCopiesB / 2) : i;
+    for (int i = 0; i < V::kCopiesB; i++) {
+      const int w = V::kRole == Role::kGateUp ? i / (V::kCopiesB / 2) : 0,
+                j = V::kRole == Role::kGateUp ? i % (V::kCopiesB / 2) : i;
       bool valid = inside && j * kRowsAtOnce < b_rows[w];
       ptx::cp_async_16_zfill(to_b + i * kRowsAtOnce * kRowBytes,
                              valid ? b[w] + at + j * (w == 0 ? b_step : b_step_up) : b[0], valid);
@@ -105,8 +129,8 @@ struct Loader {
   }
 
   /* Fills all stages; one group each, empty or not. */
-  __device__ __forceinline__ void load_first(SharedStorage *shared) const {
-    for (int s = 0; s < kStages; s++) {
+  __device__ __forceinline__ void load_first(SharedStorage<V> *shared) const {
+    for (int s = 0; s < V::kStages; s++) {
       if (s * kStageK < k) load(shared, s, s);
       ptx::cp_async_commit();
     }
@@ -116,11 +140,13 @@ struct Loader {
   int64_t b_step_up;
 };
 
-/* Multiplying: this warp's 64 x 64 accumulators, and the fragments of two steps of 16 k: one is read from shared memory
- * while the other is multiplied. */
-template <Role kRole>
+/* Multiplying: this warp's accumulators, and the fragments of two steps of 16 k: one is read from shared memory while
+ * the other is multiplied. */
+template <typename V>
 struct Accumulators {
+  static constexpr int kRowGroups = V::kRowGroups, kColumnGroups = V::kColumnGroups;
   float value[kRowGroups][kColumnGroups][4];
+  float promoted[kRowGroups][kColumnGroups][4]; /* the partial sums so far, where they are promoted */
   uint32_t a_part[2][kRowGroups][4], b_part[2][kColumnGroups / 2][4];
 
   __device__ __forceinline__ void clear() {
@@ -129,20 +155,36 @@ struct Accumulators {
 #pragma unroll
       for (int j = 0; j < kColumnGroups; j++)
 #pragma unroll
-        for (int v = 0; v < 4; v++) value[i][j][v] = 0;
+        for (int v = 0; v < 4; v++) {
+          value[i][j][v] = 0;
+          if (V::kPromotes) promoted[i][j][v] = 0;
+        }
+  }
+
+  __device__ __forceinline__ void promote() {
+#pragma unroll
+    for (int i = 0; i < kRowGroups; i++)
+#pragma unroll
+      for (int j = 0; j < kColumnGroups; j++)
+#pragma unroll
+        for (int v = 0; v < 4; v++) {
+          promoted[i][j][v] += value[i][j][v];
+          value[i][j][v] = 0;
+        }
   }
 
   /* Row of B where the warp's j-th group of 16 begins: gate-up takes half of them from each weight. */
   static __device__ __forceinline__ int weight_row(int warp_column, int j) {
-    return kRole == Role::kGateUp ? warp_column * (kWarpWeightRows / 2) + j % 2 * 16 + j / 2 * (kTileWeightRows / 2)
-                                  : warp_column * kWarpWeightRows + j * 16;
+    return V::kRole == Role::kGateUp
+               ? warp_column * (V::kWarpWeightRows / 2) + j % 2 * 16 + j / 2 * (V::kTileWeightRows / 2)
+               : warp_column * V::kWarpWeightRows + j * 16;
   }
 
   /* Reads the fragments of 16 k, the step-th of a stage. */
-  __device__ __forceinline__ void fetch(const SharedStorage *shared, int stage, int step, int warp_row,
+  __device__ __forceinline__ void fetch(const SharedStorage<V> *shared, int stage, int step, int warp_row,
                                         int warp_column) {
     const int lane = threadIdx.x % 32;
-    const int a_row = warp_row * kWarpRows + lane % 16, b_row = lane % 8 + lane / 16 * 8;
+    const int a_row = warp_row * V::kWarpRows + lane % 16, b_row = lane % 8 + lane / 16 * 8;
     const uint32_t a = ptx::shared_address(shared->a[stage]) + a_row * kRowBytes + ((lane / 16 ^ swizzle(a_row)) << 4);
     const uint32_t b =
         ptx::shared_address(shared->b[stage]) + b_row * kRowBytes + ((lane / 8 % 2 ^ swizzle(b_row)) << 4);
@@ -169,14 +211,14 @@ struct Accumulators {
     for (int i = 0; i < kRowGroups; i++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const int row = warp_row * kWarpRows + i * 16 + half * 8 + lane / 4;
-        const RowTarget target = row_target<kRole>(gemm, tile, row, target_place(gemm, tile, row));
+        const int row = warp_row * V::kWarpRows + i * 16 + half * 8 + lane / 4;
+        const RowTarget target = row_target<V::kRole>(gemm, tile, row, target_place(gemm, tile, row));
         float part[2][4][2];
 #pragma unroll
         for (int j = 0; j < kColumnGroups; j++)
 #pragma unroll
-          for (int v = 0; v < 2; v++) part[j / 4][j % 4][v] = value[i][j][half * 2 + v];
-        if (kRole == Role::kGateUp) {
+          for (int v = 0; v < 2; v++) part[j / 4][j % 4][v] = (V::kPromotes ? promoted : value)[i][j][half * 2 + v];
+        if (V::kRole == Role::kGateUp) {
           store_gate_up(gemm, target, tile.column + warp_column * 32, part[0], part[1]);
         } else {
           store_down(gemm, target, tile.column + warp_column * 64, part[0]);
@@ -188,27 +230,28 @@ struct Accumulators {
 
 /* --------------------------------------------------------------------------------------------------------- kernel */
 
-template <Role kRole>
+template <typename V>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
+  constexpr int kStages = V::kStages;
   char *dynamic_shared = ptx::dynamic_shared<char, 1024>();
-  SharedStorage *shared = reinterpret_cast<SharedStorage *>(dynamic_shared);
+  SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(dynamic_shared);
   if (!turn::owns(params.turn) || params.status->status != 0) return;
 
-  const int warp = threadIdx.x / 32, warp_row = warp / 4, warp_column = warp % 4;
+  const int warp = threadIdx.x / 32, warp_row = warp / V::kWarpColumns, warp_column = warp % V::kWarpColumns;
   Tile tile;
   int t = blockIdx.x;
-  const Extent extent[2] = {extent_of<kRole>(params, 0), extent_of<kRole>(params, 1)};
-  if (!find_tile<kRole>(params, extent, t, &tile)) return;
+  const Extent extent[2] = {extent_of<V::kColumns>(params, 0), extent_of<V::kColumns>(params, 1)};
+  if (!find_tile<V::kColumns>(params, extent, t, &tile)) return;
 
-  Loader<kRole> loader;
-  Accumulators<kRole> sum;
+  Loader<V> loader;
+  Accumulators<V> sum;
   loader.start(params, tile);
   loader.load_first(shared);
 
   for (bool more = true; more;) {
     constexpr int kSteps = kStageK / 16;
     const int num_stages = (loader.k + kStageK - 1) / kStageK;
-    const bool has_rows = warp_row * kWarpRows < tile.num_rows;
+    const bool has_rows = warp_row * V::kWarpRows < tile.num_rows;
     sum.clear();
     ptx::cp_async_wait<kStages - 1>();
     __syncthreads();
@@ -228,6 +271,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
           sum.multiply(step);
         }
       }
+      if (V::kPromotes && has_rows && ((n + 1) % kPromotedStages == 0 || n + 1 == num_stages)) sum.promote();
       if (n + kStages < num_stages) loader.load(shared, stage, n + kStages);
       ptx::cp_async_commit();
       stage = next_stage;
@@ -235,7 +279,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
 
     const Tile done = tile;
     t += gridDim.x;
-    more = find_tile<kRole>(params, extent, t, &tile);
+    more = find_tile<V::kColumns>(params, extent, t, &tile);
     if (more) {
       loader.start(params, tile);
       loader.load_first(shared); /* after the last barrier every stage is free */
@@ -252,12 +296,23 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
  * writes  rows of a; g and u where wanted */
 extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
     purr_gate_up(const __grid_constant__ purr__gemm_params_t params) {
-  purr::grouped_gemm<purr::Role::kGateUp>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, false>>(params);
 }
 
 /* reads   rows of a, Wd, the table
  * writes  rows of y */
 extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
     purr_down(const __grid_constant__ purr__gemm_params_t params) {
-  purr::grouped_gemm<purr::Role::kDown>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kDown, false>>(params);
+}
+
+/* The same with partial sums in FP32. */
+extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
+    purr_gate_up_promoted(const __grid_constant__ purr__gemm_params_t params) {
+  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, true>>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
+    purr_down_promoted(const __grid_constant__ purr__gemm_params_t params) {
+  purr::grouped_gemm<purr::Variant<purr::Role::kDown, true>>(params);
 }

@@ -16,9 +16,9 @@ namespace purr {
 enum class Role { kGateUp, kDown };
 
 constexpr int kTileRows = PURR__TILE_ROWS;
-constexpr int kTileWeightRows = 256; /* rows of B: 256 output columns of down; 128 of gate and the same 128 of up */
 
-template <Role kRole>
+/* Output columns of a tile with so many rows of B: those of down, or the same columns of gate and of up. */
+template <Role kRole, int kTileWeightRows>
 constexpr int kTileColumns = kRole == Role::kGateUp ? kTileWeightRows / 2 : kTileWeightRows;
 
 struct Tile {
@@ -28,9 +28,9 @@ struct Tile {
   int column;   /* first output column */
 };
 
-template <Role kRole>
+template <int kColumns>
 __device__ __forceinline__ int num_column_tiles(const purr__gemm_t &gemm) {
-  return (gemm.n + kTileColumns<kRole> - 1) / kTileColumns<kRole>;
+  return (gemm.n + kColumns - 1) / kColumns;
 }
 
 __device__ __forceinline__ int num_row_tiles(const purr__gemm_t &gemm) {
@@ -56,10 +56,10 @@ __device__ __forceinline__ Segment find_segment(const purr__gemm_t &gemm, int ro
   return segment_of(gemm, gemm.tile_begin != nullptr ? gemm.tile_expert[row_tile] : 0);
 }
 
-template <Role kRole>
+template <int kColumns>
 __device__ __forceinline__ Tile tile_of(const Segment &segment, int problem, int row_tile, int column_tile) {
   return {problem, segment.expert, segment.first_row + row_tile * kTileRows,
-          max(0, min(segment.num_rows - row_tile * kTileRows, kTileRows)), column_tile * kTileColumns<kRole>};
+          max(0, min(segment.num_rows - row_tile * kTileRows, kTileRows)), column_tile * kColumns};
 }
 
 /* How many tiles a problem has each way. */
@@ -67,14 +67,14 @@ struct Extent {
   int rows, columns;
 };
 
-template <Role kRole>
+template <int kColumns>
 __device__ __forceinline__ Extent extent_of(const purr__gemm_params_t &params, int problem) {
   if (problem >= params.num_problems) return {0, 0};
-  return {num_row_tiles(params.problem[problem]), num_column_tiles<kRole>(params.problem[problem])};
+  return {num_row_tiles(params.problem[problem]), num_column_tiles<kColumns>(params.problem[problem])};
 }
 
 /* Tile number `t`; false when there are not that many. */
-template <Role kRole>
+template <int kColumns>
 __device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, const Extent (&extent)[2], int t,
                                           Tile *tile) {
   const int problem = t >= extent[0].rows * extent[0].columns;
@@ -83,7 +83,7 @@ __device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, con
   if (t >= size.rows * size.columns) return false;
   const Segment segment = find_segment(params.problem[problem], t / size.columns);
   const int within = t - segment.row_tiles_before * size.columns;
-  *tile = tile_of<kRole>(segment, problem, within % segment.row_tiles, within / segment.row_tiles);
+  *tile = tile_of<kColumns>(segment, problem, within % segment.row_tiles, within / segment.row_tiles);
   return true;
 }
 
