@@ -70,9 +70,8 @@ struct SharedStorage {
   char a[V::kStages][kStageBytesA];
   char b[V::kStages][V::kStageBytesB];
   char staging[kConsumers * kWarpgroup / 32][kWarpRows * V::kStagingColumns * 2]; /* of each consumer warp */
-  Tile tile[V::kStages]; /* the tile that begins in the stage; problem -1: no more */
-  uint64_t
-      full[V::kStages]; /* arrivals: the loader, with the bytes it expects; in gate-up also its gathering threads */
+  Tile tile[V::kStages];      /* the tile that begins in the stage; problem -1: no more */
+  uint64_t full[V::kStages];  /* arrivals: the loader, with the bytes it expects; in gate-up all its threads besides */
   uint64_t empty[V::kStages]; /* arrivals: the consumers' warps of both blocks, when they are done with the stage */
 };
 constexpr int kAlignment = 1024; /* of the swizzle; dynamic shared memory promises less */

@@ -19,6 +19,31 @@ const char *purr__backend_name(int32_t backend) {
   }
 }
 
+/* ---- long sums ---- */
+
+/* Tensor cores truncate when they add to an accumulator. Up to so many products that stays within 0.1 % of exact sums
+ * with the same rounding points; beyond, partial sums are promoted to FP32 registers, which costs speed. */
+#define MOST_UNPROMOTED_PRODUCTS 2048
+
+static int64_t longest_sum(const purr_plan_t *plan) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  return purr__max(purr__max(layer->hidden_size, layer->intermediate_size), layer->shared_intermediate_size);
+}
+
+#define SUMS_BYTES 128
+
+/* How the GEMMs of a GPU backend add, and why. */
+static const char *describe_sums(const purr_plan_t *plan, char text[SUMS_BYTES]) {
+  const long long longest = longest_sum(plan);
+  if (plan->kernels.promotes)
+    snprintf(text, SUMS_BYTES, "promoted to FP32 every %d products: sums have up to %lld, more than %d",
+             PURR__PROMOTED_K, longest, MOST_UNPROMOTED_PRODUCTS);
+  else
+    snprintf(text, SUMS_BYTES, "not promoted: sums have up to %lld products, no more than %d", longest,
+             MOST_UNPROMOTED_PRODUCTS);
+  return text;
+}
+
 /* ---- staged ---- */
 
 static purr__shape_t shape_of(const purr_plan_t *plan) {
@@ -47,6 +72,8 @@ static purr_status_t check_pin(const purr_plan_t *plan, const purr__kernel_t *ke
 /* The kernels of the staged backend. Those that need the copy engine may be missing. */
 static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_t *kernels, purr_error_t *err) {
   const purr__shape_t shape = shape_of(plan);
+  const bool promotes = longest_sum(plan) > MOST_UNPROMOTED_PRODUCTS;
+  plan->kernels.promotes = promotes;
   const struct {
     const char *role;
     uint64_t params_bytes;
@@ -55,13 +82,14 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
   } needs[] = {
       {"schedule_count", sizeof(purr__schedule_params_t), &plan->kernels.schedule_count, false},
       {"schedule_place", sizeof(purr__schedule_params_t), &plan->kernels.schedule_place, false},
-      {"gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},
-      {"down", sizeof(purr__gemm_params_t), &plan->kernels.down, false},
+      {promotes ? "gate_up_promoted" : "gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},
+      {promotes ? "down_promoted" : "down", sizeof(purr__gemm_params_t), &plan->kernels.down, false},
       {"slot_sum", sizeof(purr__slot_sum_params_t), &plan->kernels.slot_sum, false},
       {"exchange", sizeof(purr__exchange_params_t), &plan->kernels.exchange, false},
       {"barrier", sizeof(purr__barrier_params_t), &plan->kernels.barrier, false},
-      {"gate_up_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.gate_up_tma, true},
-      {"down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
+      {promotes ? "gate_up_tma_promoted" : "gate_up_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.gate_up_tma,
+       true},
+      {promotes ? "down_tma_promoted" : "down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
   };
   for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
     const purr__kernel_need_t need = {needs[i].role, PURR__KERNEL_LAYOUT, (int)needs[i].params_bytes, &shape};
@@ -77,10 +105,6 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
 }
 
 /* ---- mega ---- */
-
-/* Tensor cores truncate when they add to an accumulator. Up to so many products that stays within 0.1 % of exact sums
- * with the same rounding points; beyond, partial sums are promoted to FP32 registers, which costs speed. */
-#define MOST_UNPROMOTED_PRODUCTS 2048
 
 /* The variants, by the roles of their kernels. */
 typedef struct variant {
@@ -108,10 +132,7 @@ static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
 
 /* Takes the megakernel, after the staged kernels have been found. */
 static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
-  const purr_layer_desc_t *layer = &plan->layer;
-  const int64_t longest =
-      purr__max(purr__max(layer->hidden_size, layer->intermediate_size), layer->shared_intermediate_size);
-  const variant_t *chosen = longest > MOST_UNPROMOTED_PRODUCTS ? &promoting_variant : &plain_variant;
+  const variant_t *chosen = plan->kernels.promotes ? &promoting_variant : &plain_variant;
   const purr__shape_t shape = shape_of(plan);
   purr__mega_variant_t *variant = &plan->kernels.forward;
   *variant = (purr__mega_variant_t){.tile_rows = chosen->tile_rows, .traced_tile_rows = chosen->traced_tile_rows};
@@ -184,6 +205,7 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
     default:
       break;
   }
+  char sums[SUMS_BYTES];
   const bool is_auto = plan->layer.backend == PURR_BACKEND_AUTO;
   purr_status_t status = plan->layer.backend == PURR_BACKEND_MEGA ? check_mega(plan, err) : PURR_STATUS_OK;
   if (status == PURR_STATUS_OK) status = try_staged(plan, device_idx, is_auto ? &why : err);
@@ -191,17 +213,20 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
   if (status == PURR_STATUS_OK && plan->layer.backend == PURR_BACKEND_MEGA) {
     status = try_mega(plan, err);
     if (status == PURR_STATUS_OK)
-      set_reason(plan, "asked for, on %s (compute capability %d.%d), kernel %.64s", plan->device->name,
-                 plan->device->cc_major, plan->device->cc_minor, plan->kernels.forward.kernel->entry->entry);
+      set_reason(plan, "asked for, on %s (compute capability %d.%d), kernel %.64s, %s", plan->device->name,
+                 plan->device->cc_major, plan->device->cc_minor, plan->kernels.forward.kernel->entry->entry,
+                 describe_sums(plan, sums));
     return status;
   }
   if (status == PURR_STATUS_OK) {
-    set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs",
+    const bool is_triton = purr__stages_have(plan->stages, PURR__STAGE_GROUPED_GEMM);
+    set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs%s%s",
                is_auto ? "auto: the fastest there is" : "asked for", plan->device->name, plan->device->cc_major,
                plan->device->cc_minor,
-               purr__stages_have(plan->stages, PURR__STAGE_GROUPED_GEMM) ? "Triton"
-               : plan->kernels.gate_up_tma != NULL                       ? "wgmma"
-                                                                         : "mma.sync");
+               is_triton                           ? "Triton"
+               : plan->kernels.gate_up_tma != NULL ? "wgmma"
+                                                   : "mma.sync",
+               is_triton ? "" : ", ", is_triton ? "" : describe_sums(plan, sums));
     return PURR_STATUS_OK;
   }
   /* Whatever keeps a GPU from serving the layer, the host can; only what was asked for by name must not be replaced. */
