@@ -18,8 +18,12 @@ __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_param
 __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params);
 __global__ void purr_gate_up(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_down(const __grid_constant__ purr__gemm_params_t params);
+__global__ void purr_gate_up_promoted(const __grid_constant__ purr__gemm_params_t params);
+__global__ void purr_down_promoted(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
+__global__ void purr_gate_up_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
+__global__ void purr_down_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params);
 __global__ void purr_forward_208(const __grid_constant__ purr__forward_params_t params);
 __global__ void purr_forward_208_traced(const __grid_constant__ purr__forward_params_t params);
@@ -39,8 +43,18 @@ enum Stage {
   kAll = 127
 };
 
-/* Which kernels multiply. */
-enum Kernels { kMma = 0, kWgmma = 1, kMega = 2, kMegaPromoted = 3 };
+/* Which kernels multiply; bench_staged.py counts in the same order. */
+enum Kernels { kMma = 0, kMmaPromoted = 1, kWgmma = 2, kWgmmaPromoted = 3, kMega = 4, kMegaPromoted = 5 };
+
+/* Whether they add the partial sums of long chains in FP32. */
+inline bool promotes(int32_t kernels) {
+  return kernels == kMmaPromoted || kernels == kWgmmaPromoted || kernels == kMegaPromoted;
+}
+
+/* Rows of a weight in one box of its map for the grouped GEMMs. */
+inline int box_rows(int32_t kernels) {
+  return kernels == kWgmmaPromoted ? PURR__MAP_ROWS_B_PROMOTED : PURR__MAP_ROWS_B;
+}
 
 /* Everything one rank needs for a forward. */
 struct Layer {
@@ -241,15 +255,14 @@ inline cudaError_t make_interleaved_map(purr__tensor_map_t *map, const void *gat
   return encode_map(map, u < g ? u : g, 5, size, stride, box);
 }
 
-inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, bool down, int64_t a_rows,
+inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, bool down, int64_t a_rows, int b_box_rows,
                              const purr__tensor_map_t *const *by_expert) {
   cudaError_t error = cudaSuccess;
   for (int w = 0; w < (down ? 1 : 2) && error == cudaSuccess; w++) {
     maps->b_by_expert[w] = by_expert[w];
     const int64_t expert_stride = g.b[w].expert_stride > 0 ? g.b[w].expert_stride : g.n * g.b[w].row_stride;
     if (by_expert[w] == nullptr)
-      error = make_map(&maps->b[w], g.b[w].data, g.k, g.n, g.num_experts, g.b[w].row_stride, expert_stride,
-                       PURR__MAP_ROWS_B);
+      error = make_map(&maps->b[w], g.b[w].data, g.k, g.n, g.num_experts, g.b[w].row_stride, expert_stride, b_box_rows);
   }
   if (down && error == cudaSuccess && a_rows > 0)
     error = make_map(&maps->a, g.a.data, g.k, a_rows, 0, g.a.row_stride, 0, PURR__MAP_ROWS_A);
@@ -262,7 +275,8 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   const int arch = major * 10 + minor;
-  if ((l.kernels == kWgmma)) {
+  const bool promoted = promotes(l.kernels);
+  if (l.kernels == kWgmma || l.kernels == kWgmmaPromoted) {
     purr__gemm_tma_params_t tma = {};
     tma.gemm = params;
     for (int p = 0; p < params.num_problems; p++) {
@@ -275,15 +289,18 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
         by_expert[1] = l.expert_maps + El;
       }
       const int64_t a_rows = is_routed ? max_rows(l.max_tokens, l.top_k, l.num_experts, l.num_ranks) : g.num_rows;
-      cudaError_t error = make_maps(&tma.maps[p], g, down, a_rows, by_expert);
+      cudaError_t error = make_maps(&tma.maps[p], g, down, a_rows, box_rows(l.kernels), by_expert);
       if (error != cudaSuccess) return error;
     }
     const int blocks = l.num_sms / 2 * 2; /* clusters of two */
-    return down ? launch(purr_down_wgmma, blocks, 384, kernel_shared_bytes("purr_down_wgmma", arch), tma, stream)
-                : launch(purr_gate_up_wgmma, blocks, 384, kernel_shared_bytes("purr_gate_up_wgmma", arch), tma, stream);
+    auto kernel = promoted ? (down ? purr_down_wgmma_promoted : purr_gate_up_wgmma_promoted)
+                           : (down ? purr_down_wgmma : purr_gate_up_wgmma);
+    const char *name = promoted ? "purr_down_wgmma_promoted" : "purr_down_wgmma"; /* gate-up's has as much memory */
+    return launch(kernel, blocks, 384, kernel_shared_bytes(name, arch), tma, stream);
   }
-  return down ? launch(purr_down, l.num_sms, 256, kernel_shared_bytes("purr_down", arch), params, stream)
-              : launch(purr_gate_up, l.num_sms, 256, kernel_shared_bytes("purr_gate_up", arch), params, stream);
+  auto kernel = promoted ? (down ? purr_down_promoted : purr_gate_up_promoted) : (down ? purr_down : purr_gate_up);
+  const char *name = promoted ? "purr_down_promoted" : "purr_down";
+  return launch(kernel, l.num_sms, 256, kernel_shared_bytes(name, arch), params, stream);
 }
 
 inline purr__slot_sum_params_t sum_params(const Layer &l) {
@@ -370,9 +387,9 @@ inline cudaError_t launch_mega(const Layer &l, cudaStream_t stream) {
   p.top_k = l.top_k;
   p.status = l.status;
   p.trace = l.trace;
-  const bool promotes = l.kernels == kMegaPromoted;
-  auto kernel = l.trace != nullptr ? purr_forward_208_traced : promotes ? purr_forward_176_promoted : purr_forward_208;
-  const int shared_bytes = kernel_shared_bytes(promotes ? "purr_forward_176_promoted" : "purr_forward_208", 90);
+  const bool promoted = promotes(l.kernels);
+  auto kernel = l.trace != nullptr ? purr_forward_208_traced : promoted ? purr_forward_176_promoted : purr_forward_208;
+  const int shared_bytes = kernel_shared_bytes(promoted ? "purr_forward_176_promoted" : "purr_forward_208", 90);
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute cooperative = {};

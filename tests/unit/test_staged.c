@@ -1,0 +1,298 @@
+/* The staged backend without a GPU: the package of this build on a fake driver, which kernels a forward launches for
+ * which layer and device, and how weights are described to the copy engine. Skipped in a build without GPU kernels.
+ * (Results: tests/gpu/staged_forward.cu.) */
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/staged/staged.h"
+#include "kernels/layout.h"
+#include "support/fake_cuda.h"
+#include "support/main.h"
+
+enum { T = 40, K = 2, E = 3, MEMORY_BYTES = 64 << 20 };
+
+static purr_error_t err;
+static fake_cuda_t *fake;
+static purr_context_t *context;
+static purr_plan_t *plan;
+static char *memory; /* of the fake device: every tensor of the caller */
+
+typedef struct shape {
+  int64_t hidden, inner, shared;
+} shape_t;
+
+static purr_status_t open_plan(const shape_t *shape, int32_t backend, int cc) {
+  const purr_layer_desc_t layer = {.struct_size = sizeof layer,
+                                   .hidden_size = shape->hidden,
+                                   .intermediate_size = shape->inner,
+                                   .shared_intermediate_size = shape->shared,
+                                   .num_experts = E,
+                                   .top_k = K,
+                                   .max_tokens = T,
+                                   .backend = backend};
+  purr_config_t *config = NULL;
+  plan = NULL;
+  err = (purr_error_t)PURR_ERROR_INIT;
+  fake = fake_cuda_open();
+  fake->cc[0] = cc;
+  context = fake_cuda_context();
+  purr_status_t status = purr_config_create(context, &layer, &config, &err);
+  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, &plan, &err);
+  purr_config_destroy(config);
+  return status;
+}
+
+static void close_plan(void) {
+  purr_plan_destroy(plan);
+  purr_context_destroy(context);
+  CU_ASSERT_EQUAL(fake->num_allocations, 0);
+}
+
+static purr_tensor_t matrix(int64_t offset, int32_t dtype, int64_t rows, int64_t columns) {
+  return (purr_tensor_t){.struct_size = sizeof(purr_tensor_t),
+                         .dtype = dtype,
+                         .num_dims = 2,
+                         .data = memory + offset,
+                         .shape = {rows, columns}};
+}
+
+static purr_tensor_t experts(int64_t offset, int64_t rows, int64_t columns) {
+  return (purr_tensor_t){.struct_size = sizeof(purr_tensor_t),
+                         .dtype = PURR_DTYPE_BF16,
+                         .num_dims = 3,
+                         .data = memory + offset,
+                         .shape = {E, rows, columns}};
+}
+
+/* One tensor of all experts, or each expert's by its address. */
+static void make_weights(const shape_t *s, bool by_pointer, purr_weights_t **weights) {
+  const int64_t bytes = E * s->inner * s->hidden * 2, shared_bytes = s->shared * s->hidden * 2;
+  purr_tensor_t routed[3] = {experts(0, s->inner, s->hidden), experts(bytes, s->inner, s->hidden),
+                             experts(2 * bytes, s->hidden, s->inner)};
+  void *pointers[3][E];
+  for (int i = 0; i < 3 && by_pointer; i++) {
+    for (int e = 0; e < E; e++) pointers[i][e] = memory + i * bytes + e * (bytes / E);
+    routed[i].data = NULL;
+    routed[i].pointers = pointers[i];
+  }
+  const purr_tensor_t shared[3] = {matrix(3 * bytes, PURR_DTYPE_BF16, s->shared, s->hidden),
+                                   matrix(3 * bytes + shared_bytes, PURR_DTYPE_BF16, s->shared, s->hidden),
+                                   matrix(3 * bytes + 2 * shared_bytes, PURR_DTYPE_BF16, s->hidden, s->shared)};
+  const purr_weights_desc_t desc = {.struct_size = sizeof desc,
+                                    .gate = &routed[0],
+                                    .up = &routed[1],
+                                    .down = &routed[2],
+                                    .shared_gate = s->shared > 0 ? &shared[0] : NULL,
+                                    .shared_up = s->shared > 0 ? &shared[1] : NULL,
+                                    .shared_down = s->shared > 0 ? &shared[2] : NULL};
+  REQUIRE_OK(purr_weights_create(plan, &desc, weights, &err));
+}
+
+static void forward(const shape_t *s, const purr_weights_t *weights) {
+  const int64_t at = MEMORY_BYTES / 2, row = s->hidden * 2;
+  const purr_group_desc_t group_desc = {.struct_size = sizeof group_desc, .num_ranks = 1};
+  const purr_tensor_t x = matrix(at, PURR_DTYPE_BF16, T, s->hidden),
+                      out = matrix(at + T * row, PURR_DTYPE_BF16, T, s->hidden),
+                      ids = matrix(at + 2 * T * row, PURR_DTYPE_INT32, T, K),
+                      scores = matrix(at + 2 * T * row + T * K * 4, PURR_DTYPE_FP32, T, K);
+  const purr_forward_args_t args = {.struct_size = sizeof args,
+                                    .weights = weights,
+                                    .x = &x,
+                                    .topk_ids = &ids,
+                                    .topk_weights = &scores,
+                                    .output = &out};
+  purr_group_t *group = NULL;
+  purr_workspace_t *workspace = NULL;
+  REQUIRE_OK(purr_group_create_local(context, &group_desc, &group, &err));
+  REQUIRE_OK(purr_workspace_create(plan, group, NULL, &workspace, &err));
+  fake->num_launches = 0;
+  ASSERT_OK(purr_forward(plan, workspace, &args, &err));
+  purr_workspace_destroy(workspace);
+  purr_group_destroy(group);
+}
+
+/* ---- kernels.def ---- */
+
+typedef struct row {
+  const char *entry, *role, *source, *target;
+  unsigned arch, threads, shared_bytes, cluster;
+  int tile_m, tile_n;
+} row_t;
+
+static const row_t rows[] = {
+#define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
+  {#entry, #role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n},
+#include "kernels/kernels.def"
+#undef PURR_KERNEL
+};
+enum { NUM_ROWS = sizeof rows / sizeof rows[0] };
+
+static const row_t *find_row(const char *role, const char *target) {
+  for (int i = 0; i < NUM_ROWS; i++)
+    if (strcmp(rows[i].role, role) == 0 && strcmp(rows[i].target, target) == 0) return &rows[i];
+  return NULL;
+}
+
+/* What has to be for long sums, of the same source, in blocks of the same form and over the same row tiles. */
+static void every_gemm_has_a_promoted_one(void) {
+  static const char *const roles[] = {"gate_up", "down", "gate_up_tma", "down_tma"};
+  int num_gemms = 0;
+  for (int i = 0; i < NUM_ROWS; i++) {
+    const row_t *plain = &rows[i];
+    for (int r = 0; r < 4; r++) {
+      if (strcmp(plain->role, roles[r]) != 0) continue;
+      char role[64], entry[64];
+      snprintf(role, sizeof role, "%s_promoted", plain->role);
+      snprintf(entry, sizeof entry, "%s_promoted", plain->entry);
+      const row_t *promoted = find_row(role, plain->target);
+      CU_ASSERT_PTR_NOT_NULL_FATAL(promoted);
+      CU_ASSERT_STRING_EQUAL(promoted->entry, entry);
+      CU_ASSERT_STRING_EQUAL(promoted->source, plain->source);
+      CU_ASSERT_EQUAL(promoted->threads, plain->threads);
+      CU_ASSERT_EQUAL(promoted->cluster, plain->cluster);
+      CU_ASSERT_EQUAL(plain->tile_m, PURR__TILE_ROWS);
+      CU_ASSERT_EQUAL(promoted->tile_m, PURR__TILE_ROWS);
+      CU_ASSERT(promoted->tile_n < plain->tile_n); /* the sums take registers */
+      if (r >= 2) {
+        CU_ASSERT_EQUAL(plain->tile_n, 2 * PURR__MAP_ROWS_B);
+        CU_ASSERT_EQUAL(promoted->tile_n, 2 * PURR__MAP_ROWS_B_PROMOTED);
+      }
+      num_gemms++;
+    }
+  }
+  CU_ASSERT_EQUAL(num_gemms, 2 * 7 + 2);
+}
+
+/* ---- launches ---- */
+
+static void assert_gemm(const fake_launch_t *launch, const char *entry, const char *target) {
+  const row_t *row = NULL;
+  for (int i = 0; i < NUM_ROWS; i++)
+    if (strcmp(rows[i].entry, entry) == 0 && strcmp(rows[i].target, target) == 0) row = &rows[i];
+  CU_ASSERT_PTR_NOT_NULL_FATAL(row);
+  CU_ASSERT_STRING_EQUAL(launch->kernel, entry);
+  CU_ASSERT_EQUAL(launch->block[0], row->threads);
+  CU_ASSERT_EQUAL(launch->shared_bytes, row->shared_bytes);
+  CU_ASSERT_EQUAL(launch->grid[0], (unsigned)fake->num_sms & ~(row->cluster - 1));
+}
+
+/* The longest of the sums decides for gate-up and down together. */
+static void kernels_by_the_longest_sum(void) {
+  static const struct {
+    shape_t shape;
+    int cc;
+    const char *target, *gate_up, *down, *words;
+  } cases[] = {
+      {{64, 32, 48},
+       90,
+       "sm_90a",
+       "purr_gate_up_wgmma",
+       "purr_down_wgmma",
+       "wgmma GEMMs, not promoted: sums have up to 64 products, no more than 2048"},
+      {{2048, 64, 0}, 90, "sm_90a", "purr_gate_up_wgmma", "purr_down_wgmma", "up to 2048 products"},
+      {{2056, 64, 0},
+       90,
+       "sm_90a",
+       "purr_gate_up_wgmma_promoted",
+       "purr_down_wgmma_promoted",
+       "wgmma GEMMs, promoted to FP32 every 1024 products: sums have up to 2056, more than 2048"},
+      {{64, 2056, 8}, 90, "sm_90a", "purr_gate_up_wgmma_promoted", "purr_down_wgmma_promoted", "up to 2056, more"},
+      {{64, 8, 4096}, 90, "sm_90a", "purr_gate_up_wgmma_promoted", "purr_down_wgmma_promoted", "up to 4096, more"},
+      {{64, 32, 48}, 80, "sm_80", "purr_gate_up", "purr_down", "mma.sync GEMMs, not promoted: sums have up to 64"},
+      {{64, 32, 2048}, 120, "sm_120", "purr_gate_up", "purr_down", "up to 2048 products"},
+      {{2056, 32, 0},
+       80,
+       "sm_80",
+       "purr_gate_up_promoted",
+       "purr_down_promoted",
+       "mma.sync GEMMs, promoted to FP32 every 1024 products"},
+      {{2056, 32, 0}, 86, "sm_86", "purr_gate_up_promoted", "purr_down_promoted", "up to 2056, more"},
+      {{64, 32, 2056}, 100, "sm_100", "purr_gate_up_promoted", "purr_down_promoted", "up to 2056, more"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    purr_weights_t *weights = NULL;
+    void *device = NULL;
+    REQUIRE_OK(open_plan(&cases[i].shape, PURR_BACKEND_STAGED, cases[i].cc));
+    REQUIRE_OK(purr_memory_allocate(plan, MEMORY_BYTES, &device, &err));
+    memory = device;
+    make_weights(&cases[i].shape, false, &weights);
+    forward(&cases[i].shape, weights);
+    CU_ASSERT_EQUAL(fake->num_launches, 5);
+    CU_ASSERT_STRING_EQUAL(fake->launches[0].kernel, "purr_schedule_count");
+    CU_ASSERT_STRING_EQUAL(fake->launches[1].kernel, "purr_schedule_place");
+    assert_gemm(&fake->launches[2], cases[i].gate_up, cases[i].target);
+    assert_gemm(&fake->launches[3], cases[i].down, cases[i].target);
+    CU_ASSERT_STRING_EQUAL(fake->launches[4].kernel, "purr_slot_sum");
+    char text[32768];
+    ASSERT_OK(purr_plan_describe(plan, PURR_FORMAT_TEXT, text, sizeof text, NULL, &err));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, cases[i].words));
+    purr_weights_destroy(weights);
+    purr_memory_release(plan, memory, MEMORY_BYTES);
+    close_plan();
+  }
+}
+
+/* The megakernel follows the same rule, and says so. */
+static void the_megakernel_too(void) {
+  static const struct {
+    shape_t shape;
+    const char *words;
+  } cases[] = {
+      {{2048, 64, 2048}, "kernel purr_forward_208, not promoted: sums have up to 2048 products, no more than 2048"},
+      {{64, 64, 2056}, "kernel purr_forward_176_promoted, promoted to FP32 every 1024 products: sums have up to 2056"}};
+  for (int i = 0; i < 2; i++) {
+    REQUIRE_OK(open_plan(&cases[i].shape, PURR_BACKEND_MEGA, 90));
+    CU_ASSERT_PTR_NOT_NULL(strstr(plan->backend_reason, cases[i].words));
+    close_plan();
+  }
+}
+
+/* A box of a weight is half of what a tile takes: in one tensor, by pointer, and of the shared expert. The map that is
+ * made last is down's. */
+static void boxes_of_weights(void) {
+  static const struct {
+    shape_t shape;
+    int cc, by_pointer, num_maps;
+    unsigned box_rows;
+  } cases[] = {
+      {{2048, 64, 0}, 90, false, 3, 128},   {{2056, 64, 0}, 90, false, 3, 96},   {{2048, 64, 0}, 90, true, 3 * E, 128},
+      {{2056, 64, 0}, 90, true, 3 * E, 96}, {{64, 64, 2048}, 90, false, 6, 128}, {{64, 64, 2056}, 90, false, 6, 96},
+      {{64, 64, 2056}, 80, false, 0, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const shape_t *s = &cases[i].shape;
+    purr_weights_t *weights = NULL;
+    void *device = NULL;
+    REQUIRE_OK(open_plan(s, PURR_BACKEND_STAGED, cases[i].cc));
+    REQUIRE_OK(purr_memory_allocate(plan, MEMORY_BYTES, &device, &err));
+    memory = device;
+    make_weights(s, cases[i].by_pointer, &weights);
+    CU_ASSERT_EQUAL(fake->num_encodings, cases[i].num_maps);
+    if (cases[i].num_maps > 0) {
+      CU_ASSERT_EQUAL(fake->encoding.box[0], PURR__MAP_STAGE_K);
+      CU_ASSERT_EQUAL(fake->encoding.box[1], cases[i].box_rows);
+      CU_ASSERT_EQUAL(fake->encoding.dims[0], (uint64_t)(s->shared > 0 ? s->shared : s->inner));
+      CU_ASSERT_EQUAL(fake->encoding.dims[1], (uint64_t)s->hidden);
+    }
+    purr_weights_destroy(weights);
+    purr_memory_release(plan, memory, MEMORY_BYTES);
+    close_plan();
+  }
+}
+
+int main(void) {
+  const shape_t shape = {64, 64, 0};
+  const purr_status_t status = open_plan(&shape, PURR_BACKEND_STAGED, 90);
+  purr_plan_destroy(plan);
+  purr_context_destroy(context);
+  if (status == PURR_STATUS_MISSING_KERNEL) {
+    fprintf(stderr, "skipped: %s\n", err.message);
+    return PURR_TEST_SKIPPED;
+  }
+  return purr_test_main("the staged backend",
+                        (purr_test_t[]){{"every GEMM has a promoted one", every_gemm_has_a_promoted_one},
+                                        {"kernels by the longest sum", kernels_by_the_longest_sum},
+                                        {"the megakernel too", the_megakernel_too},
+                                        {"boxes of weights", boxes_of_weights},
+                                        {0}});
+}
