@@ -27,7 +27,7 @@ constexpr int kWeightBytes = PURR__UNIT_WEIGHT_ROWS * kRowBytes;                
 constexpr int kBoxRows = PURR__MAP_ROWS_TOKENS, kBoxBytes = kBoxRows * kRowBytes; /* of the small boxes */
 constexpr int kLargeBoxRows = PURR__MAP_ROWS_MANY_TOKENS;
 constexpr int kJobColumns = 64; /* of staging memory: 128 bytes */
-constexpr int kPromotedSteps = 1024 / kStageK;
+constexpr int kPromotedSteps = PURR__PROMOTED_K / kStageK;
 constexpr int kUnits = 4; /* known ahead */
 static_assert(kStageK == PURR__MAP_STAGE_K, "the boxes of the tensor maps");
 

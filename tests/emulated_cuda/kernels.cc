@@ -28,8 +28,12 @@ constexpr Kernel kernel(const char *name, unsigned cluster) {
 #define OF_unit_list purr__schedule_params_t
 #define OF_gate_up purr__gemm_params_t
 #define OF_down purr__gemm_params_t
+#define OF_gate_up_promoted purr__gemm_params_t
+#define OF_down_promoted purr__gemm_params_t
 #define OF_gate_up_tma purr__gemm_tma_params_t
 #define OF_down_tma purr__gemm_tma_params_t
+#define OF_gate_up_tma_promoted purr__gemm_tma_params_t
+#define OF_down_tma_promoted purr__gemm_tma_params_t
 #define OF_forward purr__forward_params_t
 #define OF_forward_traced purr__forward_params_t
 #define OF_forward_promoted purr__forward_params_t

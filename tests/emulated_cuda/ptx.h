@@ -262,9 +262,6 @@ template <int kN>
 inline void wgmma_m64nNk16_bf16(float *d, uint64_t a, uint64_t b, bool accumulate) {
   current->wgmmas.push_back({d, a, b, kN, accumulate});
 }
-inline void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b, bool accumulate) {
-  wgmma_m64nNk16_bf16<256>(d, a, b, accumulate);
-}
 
 }  // namespace ptx
 
