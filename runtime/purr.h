@@ -343,8 +343,9 @@ typedef struct purr_tensor {
   void *data;            /* first element; NULL when `pointers` is used. Inputs are never written */
   void *const *pointers; /* host array [shape[0]] of the address of each slice of dimension 0; else NULL */
   int64_t shape[4];
-  int64_t stride[4]; /* in elements, non-negative; all zero = contiguous, last dimension fastest. The last stride of a
-                        matrix is 1. stride[0] is ignored with `pointers` */
+  int64_t stride[4]; /* in elements, non-negative; all zero = contiguous, last dimension fastest; else none is zero in a
+                        layer's tensors. The stride of a dimension of 1 is ignored, and stride[0] with `pointers`. The
+                        last stride of a matrix is 1 */
   const purr_scales_t *scales;
 } purr_tensor_t;
 

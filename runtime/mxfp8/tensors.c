@@ -16,7 +16,8 @@ static purr_status_t check_tensor(const purr_tensor_t *tensor, const char *name,
                               .num_dims = source->num_dims,
                               .row_alignment = row_alignment,
                               .unit_column = true,
-                              .written = written};
+                              .written = written,
+                              .may_repeat = true};
   if (quantized) rule.dtypes[0] = PURR_DTYPE_E4M3, rule.dtypes[1] = 0;
   memcpy(rule.shape, source->shape, sizeof rule.shape);
   return purr__tensor_check(&own, &rule, out_view, err);

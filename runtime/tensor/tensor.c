@@ -133,6 +133,19 @@ purr_status_t purr__tensor_check(const purr_tensor_t *tensor, const purr__tensor
                         rule->name, i, (long long)own.stride[i], (long long)(own.stride[i] * element_bytes),
                         (long long)alignment);
 
+  /* A forgotten stride rather than one row for all tokens: the copy engine takes no such tensor, so no backend does. */
+  for (int i = 0; i < num_dims; i++)
+    if (!rule->may_repeat && own.stride[i] == 0 && own.shape[i] > 1 && !(own.pointers != NULL && i == 0))
+      return purr__fail(
+          err, PURR_STATUS_INVALID_ARGUMENT,
+          "%s has stride[%d] = 0 in a dimension of %lld; give every stride, or 0 for all where the tensor "
+          "is contiguous",
+          rule->name, i, (long long)own.shape[i]);
+  /* The stride of a dimension of one may be anything; what is built on this need not care. */
+  for (int i = num_dims - 1; i >= 0; i--)
+    if (own.shape[i] <= 1 && !(own.pointers != NULL && i == 0))
+      own.stride[i] = i == num_dims - 1 ? 1 : own.stride[i + 1] * (own.shape[i + 1] > 0 ? own.shape[i + 1] : 1);
+
   const int64_t counts[3] = {own.pointers != NULL ? 1 : own.shape[0], own.shape[1], own.shape[2]};
   if (rule->written && !purr__strides_are_distinct(counts, own.stride, num_dims, 1))
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,

@@ -29,6 +29,7 @@ typedef struct purr__tensor_rule {
   int64_t row_alignment; /* rows and base at multiples of this many bytes; 0 = of the element */
   bool unit_column;      /* the last stride must be 1 */
   bool written;          /* no two elements may be one */
+  bool may_repeat;       /* a stride may be 0, and others not */
 } purr__tensor_rule_t;
 
 /* Checks `tensor` against `rule`. A dimension of size 0 needs no data. On success out_view is complete. */

@@ -234,7 +234,7 @@ static const struct {
     {"a huge stride", huge_stride, 0, 0, "beyond 2^59 bytes"},
     {"an odd stride", odd_stride, HIDDEN, 0, "must be a multiple of 16 bytes"},
     {"columns that stand apart", apart_columns, HIDDEN, 0, "elements of a row must be adjacent"},
-    {"one row for all", one_row_for_all, WRITTEN, 0, "would overlap"},
+    {"one row for all", one_row_for_all, 0, 0, "] = 0 in a dimension of "},
     {"overlapping rows", overlapping_rows, WRITTEN, 0, "would overlap"},
     {"no data", no_data, 0, 0, "has no data (NULL)"},
     {"an odd address", odd_address, 0, 0, "it must be a multiple of "},
