@@ -551,7 +551,7 @@ PURR_API void purr_weights_destroy(purr_weights_t *weights);
  * for all slices, allocates nothing and can be captured in a graph. The GPU takes what its layers need: BF16,
  * granularity 1x32 along rows, either layout of the scales, columns a multiple of 8, rows of the source at multiples of
  * 16 bytes and of the destination at 8, slices one stride apart and at most 65535. Of the plan only the place counts,
- * not the shapes.
+ * not the shapes, and kernels.quantise of its config: a kernel of Triton's that is launched instead.
  * @param source, rule, destination  as in purr_mxfp8_quantize, device memory.
  * @param stream                     CUstream, NULL = the default stream; ignored by the host backend, which blocks.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, UNSUPPORTED,

@@ -151,6 +151,69 @@ def combine_kernel(
             tl.store(out + token * out_stride + column, sums.to(tl.bfloat16), mask=inside)
 
 
+@triton.jit
+def quantise_kernel(
+    source,
+    source_row_stride,
+    source_slice_stride,
+    elements,
+    elements_row_stride,
+    elements_slice_stride,
+    scales,
+    scales_slice_stride,
+    scales_outer_stride,
+    scales_block_stride,
+    num_slices,
+    num_rows,
+    num_columns,
+    num_scale_rows,
+    num_scale_blocks,
+    scale_layout,
+    scale_rule,
+    ROWS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PROGRAMS_PER_SM: tl.constexpr,
+):
+    """BF16 to E4M3 with a scale for 32 elements of a row. Exact, but for the one rounding of each element."""
+    row_tiles = tl.cdiv(num_scale_rows, ROWS)
+    block_tiles = tl.cdiv(num_scale_blocks, BLOCKS)
+    num_tiles = num_slices * row_tiles * block_tiles
+    for t in range(tl.program_id(0).to(tl.int64), num_tiles, tl.num_programs(0).to(tl.int64)):
+        slice = t // (row_tiles * block_tiles)
+        row = t // block_tiles % row_tiles * ROWS + tl.arange(0, ROWS)
+        block = t % block_tiles * BLOCKS + tl.arange(0, BLOCKS)
+        column = block[:, None] * 32 + tl.arange(0, 32)[None, :]
+        inside = (row < num_rows)[:, None, None] & (column < num_columns)[None, :, :]
+        at = source + slice * source_slice_stride + row[:, None, None] * source_row_stride + column[None, :, :]
+        bits = tl.load(at, mask=inside, other=0.0).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        magnitude = bits & 0x7FFF
+
+        # A NaN or Inf is above all else. The carry of rceil steps the exponent where the mantissa is above 1.75.
+        amax = tl.max(magnitude, axis=2)
+        scale = tl.maximum((amax + tl.where(scale_rule == 0, 31, 0)) >> 7, 8) - 8
+        is_special = amax >= 0x7F80
+        factor = ((254 - scale) << 23).to(tl.float32, bitcast=True)[:, :, None]
+
+        # With e the power of two at or below v, 2^-6 at least, E4M3 numbers near v are e / 8 apart, and so are FP32 numbers
+        # near e * 2^20: v + e * 2^20 rounds to nearest, ties to even.
+        v = tl.minimum((magnitude << 16).to(tl.float32, bitcast=True) * factor, 448.0)
+        e = tl.maximum(v.to(tl.int32, bitcast=True) & 0x7F800000, 121 << 23)
+        large = e + (20 << 23)
+        rounded = (v + large.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True) - large
+        code = ((e >> 20) - (121 << 3) + rounded) | tl.where((amax > 0)[:, :, None], bits >> 8 & 0x80, 0)
+        code = tl.where(is_special[:, :, None], 0x7F, code)
+        at = elements + slice * elements_slice_stride + row[:, None, None] * elements_row_stride + column[None, :, :]
+        tl.store(at, code.to(tl.uint8), mask=inside)
+
+        # Plain, or in tiles of 128 x 4; what pads a tile was read as zeros, whose scale is 0.
+        plain = row[:, None] * scales_outer_stride + block[None, :] * scales_block_stride
+        tiled = (row // 128 * scales_outer_stride + row % 32 * 16 + row // 32 % 4 * 4)[:, None]
+        tiled += (block // 4 * 512 + block % 4)[None, :]
+        at = scales + slice * scales_slice_stride + tl.where(scale_layout == 0, plain, tiled)
+        written = (row < num_scale_rows)[:, None] & (block < num_scale_blocks)[None, :]
+        tl.store(at, tl.where(is_special, 255, scale).to(tl.uint8), mask=written)
+
+
 COMMON = "status=*i32, turn=*u64, turn_owner=i64"
 SWIGLU = f"gate=*bf16:16, up=*bf16:16, out=*bf16:16, rows=*i64, columns=i32:8, limit=fp32, {COMMON}, BLOCK=1024, PROGRAMS_PER_SM=8"
 # Strides of weights and tokens are multiples of 8 elements at least.
@@ -164,11 +227,19 @@ COMBINE = (
     f"slots_stride=i64:8, out=*bf16:16, out_stride=i64:8, num_tokens=i32, top_k=i32, hidden=i32:8, {COMMON}, "
     "BLOCK=2048, PROGRAMS_PER_SM=8"
 )
+# Columns come in eights; rows of the source begin at multiples of 16 bytes, those of the elements at 8.
+QUANTISE = (
+    "source=*bf16:16, source_row_stride=i64:8, source_slice_stride=i64:8, elements=*u8:8, elements_row_stride=i64:8, "
+    "elements_slice_stride=i64:8, scales=*u8, scales_slice_stride=i64, scales_outer_stride=i64, scales_block_stride=i64, "
+    "num_slices=i64, num_rows=i64, num_columns=i64:8, num_scale_rows=i64, num_scale_blocks=i64, scale_layout=i32, "
+    "scale_rule=i32, ROWS=8, BLOCKS=8, PROGRAMS_PER_SM=8"
+)
 # name, function, signature, options
 KERNELS = [
     ("swiglu_kernel", swiglu_kernel, SWIGLU + ", ALPHA=1.0, OFFSET=0.0", {"num_warps": 4}),
     ("gpt_oss_kernel", swiglu_kernel, SWIGLU + ", ALPHA=1.702, OFFSET=1.0", {"num_warps": 4}),
     ("combine_kernel", combine_kernel, COMBINE, {"num_warps": 8}),
+    ("quantise_kernel", quantise_kernel, QUANTISE, {"num_warps": 4}),
     ("grouped_gemm_kernel", grouped_gemm_kernel, GEMM + ", COLUMNS=128", {"num_warps": 8, "num_stages": 3}),
 ]
 

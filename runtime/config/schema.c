@@ -72,6 +72,8 @@ const purr__key_t purr__keys[PURR__NUM_KEYS] = {
     [PURR__KEY_KERNELS_GROUPED_GEMM] = {KERNELS(grouped_gemm), .kind = PURR__KEY_KERNEL,
                                         .meaning = "the products of the routed experts; needs activation too"},
     [PURR__KEY_KERNELS_COMBINE] = {KERNELS(combine), .kind = PURR__KEY_KERNEL, .meaning = "the sum over slots"},
+    [PURR__KEY_KERNELS_QUANTISE] = {KERNELS(quantise), .kind = PURR__KEY_KERNEL,
+                                    .meaning = "BF16 to MXFP8, what purr_mxfp8_quantize_on runs"},
     [PURR__KEY_MAX_TOKENS] = {TOP(max_tokens), .kind = PURR__KEY_INTEGER, FIELD(max_tokens), .min = 1, .max = INT32_MAX,
                               .default_value = PURR__DEFAULT_MAX_TOKENS,
                               .meaning = "most tokens of one rank in one call"},
@@ -166,11 +168,13 @@ int purr__key_nearest(int block, const char *name, uint64_t length) {
 char *purr__key_kernel(const purr__key_t *key, purr__texts_t *texts) {
   return key == &purr__keys[PURR__KEY_KERNELS_ACTIVATION]     ? texts->activation
          : key == &purr__keys[PURR__KEY_KERNELS_GROUPED_GEMM] ? texts->grouped_gemm
-                                                              : texts->combine;
+         : key == &purr__keys[PURR__KEY_KERNELS_COMBINE]      ? texts->combine
+                                                              : texts->quantise;
 }
 
 bool purr__texts_have_kernels(const purr__texts_t *texts) {
-  return texts->activation[0] != '\0' || texts->grouped_gemm[0] != '\0' || texts->combine[0] != '\0';
+  return texts->activation[0] != '\0' || texts->grouped_gemm[0] != '\0' || texts->combine[0] != '\0' ||
+         texts->quantise[0] != '\0';
 }
 
 /* "a, b or c": the words of a key; "a and b": the keys of a block. */

@@ -36,6 +36,7 @@ enum {
   PURR__KEY_KERNELS_ACTIVATION,
   PURR__KEY_KERNELS_GROUPED_GEMM,
   PURR__KEY_KERNELS_COMBINE,
+  PURR__KEY_KERNELS_QUANTISE,
   PURR__KEY_MAX_TOKENS,
   PURR__KEY_NUM_RANKS,
   PURR__KEY_TIMEOUT_MS,
@@ -51,7 +52,7 @@ typedef struct purr__texts {
   char name[64];
   char package_digest[65]; /* "" where none is pinned */
   /* Kernels of Triton's that stand in for a stage, "" where none does: kernels/triton/README.md. */
-  char activation[64], grouped_gemm[64], combine[64];
+  char activation[64], grouped_gemm[64], combine[64], quantise[64];
 } purr__texts_t;
 
 typedef struct purr__key {

@@ -34,7 +34,15 @@ static const struct {
                              .values = COMMON | BIT(ids) | BIT(ids_stride) | BIT(ids_step) | BIT(weights) |
                                        BIT(weights_stride) | BIT(weights_step) | BIT(slots) | BIT(slots_stride) |
                                        BIT(out) | BIT(out_stride) | BIT(num_tokens) | BIT(top_k) | BIT(hidden)},
+    [PURR__STAGE_QUANTISE] = {.name = "quantise",
+                              .values = BIT(source) | BIT(source_row_stride) | BIT(source_slice_stride) |
+                                        BIT(elements) | BIT(elements_row_stride) | BIT(elements_slice_stride) |
+                                        BIT(scales) | BIT(scales_slice_stride) | BIT(scales_outer_stride) |
+                                        BIT(scales_block_stride) | BIT(num_slices) | BIT(num_rows) | BIT(num_columns) |
+                                        BIT(num_scale_rows) | BIT(num_scale_blocks) | BIT(scale_layout) |
+                                        BIT(scale_rule)},
 };
+static_assert(PURR__NUM_STAGE_VALUES <= 64, "a bit for each value");
 
 static const struct {
   const char *name;
@@ -54,14 +62,23 @@ static const struct {
 /* ---- finding ---- */
 
 const char *purr__stage_kernel(const purr_plan_t *plan, purr__stage_kind_t kind) {
-  return kind == PURR__STAGE_ACTIVATION     ? plan->texts.activation
-         : kind == PURR__STAGE_GROUPED_GEMM ? plan->texts.grouped_gemm
-                                            : plan->texts.combine;
+  const char *const names[PURR__NUM_STAGES] = {[PURR__STAGE_ACTIVATION] = plan->texts.activation,
+                                               [PURR__STAGE_GROUPED_GEMM] = plan->texts.grouped_gemm,
+                                               [PURR__STAGE_COMBINE] = plan->texts.combine,
+                                               [PURR__STAGE_QUANTISE] = plan->texts.quantise};
+  return names[kind];
 }
 
 bool purr__stages_are_named(const purr_plan_t *plan) {
   bool any = false;
   for (int i = 0; i < PURR__NUM_STAGES; i++) any = any || purr__stage_kernel(plan, (purr__stage_kind_t)i)[0] != '\0';
+  return any;
+}
+
+bool purr__stages_are_in_forward(const purr_plan_t *plan) {
+  bool any = false;
+  for (int i = 0; i < PURR__NUM_STAGES; i++)
+    any = any || (i != PURR__STAGE_QUANTISE && purr__stage_kernel(plan, (purr__stage_kind_t)i)[0] != '\0');
   return any;
 }
 
@@ -194,7 +211,7 @@ purr_status_t purr__stages_find(const purr_plan_t *plan, purr__device_t *device,
                                 purr_error_t *err) {
   *out_stages = NULL;
   if (!purr__stages_are_named(plan)) return PURR_STATUS_OK;
-  purr_status_t status = check_layer(plan, err);
+  purr_status_t status = purr__stages_are_in_forward(plan) ? check_layer(plan, err) : PURR_STATUS_OK;
   if (status != PURR_STATUS_OK) return status;
   purr__stages_t *stages = purr__allocate_zeroed(plan->object.context, sizeof *stages);
   if (stages == NULL) return purr__fail_memory(err, "the kernels of stages", sizeof *stages);

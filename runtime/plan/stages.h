@@ -48,7 +48,24 @@ struct purr__device;
   V(out_stride, I)            \
   V(num_tokens, I)            \
   V(top_k, I)                 \
-  V(hidden, I)
+  V(hidden, I)                \
+  V(source, P)                \
+  V(source_row_stride, I)     \
+  V(source_slice_stride, I)   \
+  V(elements, P)              \
+  V(elements_row_stride, I)   \
+  V(elements_slice_stride, I) \
+  V(scales, P)                \
+  V(scales_slice_stride, I)   \
+  V(scales_outer_stride, I)   \
+  V(scales_block_stride, I)   \
+  V(num_slices, I)            \
+  V(num_rows, I)              \
+  V(num_columns, I)           \
+  V(num_scale_rows, I)        \
+  V(num_scale_blocks, I)      \
+  V(scale_layout, I)          \
+  V(scale_rule, I)
 enum {
 #define PURR__STAGE_VALUE(name, kind) PURR__STAGE_##name,
   PURR__STAGE_VALUES(PURR__STAGE_VALUE)
@@ -76,6 +93,7 @@ typedef enum purr__stage_kind {
   PURR__STAGE_ACTIVATION,
   PURR__STAGE_GROUPED_GEMM,
   PURR__STAGE_COMBINE,
+  PURR__STAGE_QUANTISE, /* of no call in a workspace: purr_mxfp8_quantize_on */
   PURR__NUM_STAGES
 } purr__stage_kind_t;
 
@@ -83,6 +101,8 @@ typedef enum purr__stage_kind {
 const char *purr__stage_kernel(const struct purr_plan *plan, purr__stage_kind_t kind);
 /* Whether the config names any. */
 bool purr__stages_are_named(const struct purr_plan *plan);
+/* Whether it names one that a forward runs. */
+bool purr__stages_are_in_forward(const struct purr_plan *plan);
 /* NULL has none. */
 bool purr__stages_have(const purr__stages_t *stages, purr__stage_kind_t kind);
 

@@ -13,6 +13,7 @@
 #define GOOD "hidden_size: 256\nintermediate_size: 128\nnum_experts: 8\ntop_k: 2\n"
 #define STAGES \
   "kernels:\n  activation: gpt_oss_kernel\n  grouped_gemm: grouped_gemm_kernel\n  combine: combine_kernel\n"
+#define QUANTISE "kernels:\n  quantise: quantise_kernel\n"
 
 static purr_error_t err;
 static fake_cuda_t *fake;
@@ -62,6 +63,17 @@ static void a_config_names_kernels(void) {
   CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"activation\": \"gpt_oss_kernel\""));
   purr_config_destroy(again);
   purr_config_destroy(config);
+  config = parse(GOOD QUANTISE);
+  CU_ASSERT_STRING_EQUAL(config->texts.quantise, "quantise_kernel");
+  ASSERT_OK(purr_config_write(config, text, sizeof text, NULL, &err));
+  again = parse(text);
+  CU_ASSERT_STRING_EQUAL(again->texts.quantise, "quantise_kernel");
+  purr_config_destroy(again);
+  purr_config_destroy(config);
+  ASSERT_STATUS(PURR_STATUS_CONFIG,
+                purr_config_parse(context, GOOD "kernels:\n  quantize: quantise_kernel\n",
+                                  sizeof GOOD "kernels:\n  quantize: quantise_kernel\n" - 1, NULL, &config, &err));
+  CU_ASSERT(says("did you mean 'kernels.quantise'?"));
   config = parse(GOOD "kernels:\n  activation: none\n");
   CU_ASSERT_STRING_EQUAL(config->texts.activation, "");
   ASSERT_OK(purr_config_describe(config, PURR_FORMAT_JSON, text, sizeof text, NULL, &err));
@@ -117,6 +129,11 @@ static void kernels_that_do_not_do(void) {
       {DATA "stages", GOOD STAGES "num_ranks: 2\n", PURR_STATUS_UNSUPPORTED, "has more than one rank"},
       {DATA "stages", GOOD "kernels:\n  activation: swiglu_kernel\nnum_ranks: 2\n", PURR_STATUS_OK, ""},
       {DATA "stages", GOOD "kernels:\n  combine: combine_kernel\nnum_ranks: 2\n", PURR_STATUS_OK, ""},
+      {DATA "stages", GOOD QUANTISE "num_ranks: 2\nshared_expert:\n  intermediate_size: 64\n", PURR_STATUS_OK, ""},
+      {DATA "stages", GOOD "kernels:\n  quantise: combine_kernel\n", PURR_STATUS_UNSUPPORTED,
+       "kernel combine_kernel wants an argument 'ids', which the stage quantise does not give; it gives source, "
+       "source_row_stride, source_slice_stride, elements"},
+      {DATA "stages", GOOD "kernels:\n  combine: quantise_kernel\n", PURR_STATUS_UNSUPPORTED, "an argument 'source'"},
       {DATA "stages", GOOD STAGES "precision: mxfp8\n", PURR_STATUS_UNSUPPORTED, "has MXFP8"},
       {DATA "stages", GOOD STAGES "package_digest: 0123456789012345678901234567890123456789012345678901234567890123\n",
        PURR_STATUS_INCOMPATIBLE_BINARY, "pins package_digest 0123456789012345..."},

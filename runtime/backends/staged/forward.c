@@ -334,7 +334,7 @@ purr_status_t purr__staged_run_forward(const purr__forward_call_t *call,
                                        purr_status_t (*enqueue)(const purr__forward_call_t *call, purr_error_t *err),
                                        purr_error_t *err) {
   purr__device_t *device = call->base.plan->device;
-  if (call->saved != NULL && call->base.plan->stages != NULL)
+  if (call->saved != NULL && purr__stages_are_in_forward(call->base.plan))
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,
                       "layer '%s' has kernels of Triton's, of which no backward is known: nothing can be saved for one",
                       call->base.plan->name);
