@@ -1067,7 +1067,7 @@ typedef struct purr_kernel_argument {
   int32_t dtype;        /* PURR_DTYPE_* of the number, or of what a pointer or descriptor leads to; NONE if unknown */
   int32_t num_bytes;    /* of the parameter; 0 for descriptors and constants */
   int32_t divisible_by; /* the least that any variant promises */
-  int32_t reserved;
+  int32_t varies;       /* 1 = some variant has it as another type or, where this is no CONSTANT, as a constant */
 } purr_kernel_argument_t;
 
 /* Number of arguments of the Python function, constants included (0 for NULL).

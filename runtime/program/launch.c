@@ -36,6 +36,7 @@ typedef struct launch {
   launch_value_t values[MAX_VALUES];
   purr_checkpoint_t *files[MAX_VALUES];
   int num_values;
+  uint32_t grid[3]; /* 0: that of the package */
   uint64_t scratch;
   purr_launcher_info_t info;
   double *times; /* [num_repeats] sorted */
@@ -87,22 +88,31 @@ static int take_args(launch_t *launch) {
   return EXIT_GOOD;
 }
 
-static int set_grid(launch_t *launch) {
-  unsigned grid[3] = {1, 1, 1};
-  char rest;
+/* Three whole numbers, as many as a launch may have. */
+static int read_grid(launch_t *launch) {
   const char *text = launch->options.grid;
   if (text == NULL) return EXIT_GOOD;
-  const bool is_good =
-      text[strspn(text, "0123456789,")] == '\0' &&
-      (sscanf(text, "%u,%u,%u%c", &grid[0], &grid[1], &grid[2], &rest) == 3 ||
-       sscanf(text, "%u,%u%c", &grid[0], &grid[1], &rest) == 2 || sscanf(text, "%u%c", &grid[0], &rest) == 1);
-  if (!is_good || grid[0] == 0 || grid[1] == 0 || grid[2] == 0)
-    return fail("launch", "for example: --grid 4 or --grid 8,2,1",
-                "--grid takes up to three whole numbers, not '%.64s'", text);
-  purr_error_t err = PURR_ERROR_INIT;
-  return purr_launcher_set_grid(launch->launcher, grid[0], grid[1], grid[2], &err) == PURR_STATUS_OK
-             ? EXIT_GOOD
-             : fail_call("launch", NULL, &err);
+  const char *at = text;
+  for (int i = 0; i < 3; i++) {
+    char *end = NULL;
+    const unsigned long long side = *at >= '0' && *at <= '9' ? strtoull(at, &end, 10) : 0;
+    const bool goes_on = end != NULL && *end == ',' && i < 2;
+    if (side == 0 || side > (i == 0 ? INT32_MAX : 65535) || (*end != '\0' && !goes_on))
+      return fail("launch", "for example: --grid 4 or --grid 8,2,1",
+                  "--grid takes up to three whole numbers, x to 2147483647, y and z to 65535, not '%.64s'", text);
+    launch->grid[i] = (uint32_t)side;
+    if (!goes_on) break;
+    at = end + 1;
+  }
+  for (int i = 1; i < 3; i++) launch->grid[i] = launch->grid[i] > 0 ? launch->grid[i] : 1;
+  return EXIT_GOOD;
+}
+
+/* What is wrong with the command line is said before what is wrong with the machine. */
+static int check_values(const launch_t *launch) {
+  int code = EXIT_GOOD;
+  for (int i = 0; i < launch->num_values && code == EXIT_GOOD; i++) code = launch_value_check(&launch->values[i]);
+  return code;
 }
 
 /* Tensors to the device, and all values to the launcher. */
@@ -127,8 +137,10 @@ static int bind(launch_t *launch) {
     return fail_call("launch", "purr doctor says what works on this machine", &err);
   int code = gpu_open(&launch->gpu, "launch", (int)launch->options.device);
   if (code == EXIT_GOOD) code = place_values(launch);
-  if (code == EXIT_GOOD) code = set_grid(launch);
   if (code != EXIT_GOOD) return code;
+  const uint32_t *grid = launch->grid;
+  if (grid[0] > 0 && purr_launcher_set_grid(launch->launcher, grid[0], grid[1], grid[2], &err) != PURR_STATUS_OK)
+    return fail_call("launch", NULL, &err);
   launch->info.struct_size = sizeof launch->info;
   if (purr_launcher_query(launch->launcher, &launch->info, &err) != PURR_STATUS_OK)
     return fail_call("launch", "purr inspect PATH --kernel NAME shows the arguments; --grid sets the grid", &err);
@@ -275,6 +287,8 @@ static int write_output(launch_t *launch) {
 static int launch_all(launch_t *launch, const char *path) {
   int code = open_kernel(launch, path);
   if (code == EXIT_GOOD) code = take_args(launch);
+  if (code == EXIT_GOOD) code = check_values(launch);
+  if (code == EXIT_GOOD) code = read_grid(launch);
   if (code == EXIT_GOOD && launch->options.output_path != NULL) {
     for (int i = 0; i < launch->num_values; i++) {
       const char *text = launch->values[i].text, *colon = text != NULL ? strrchr(text, ':') : NULL;

@@ -8,6 +8,9 @@ typedef struct launch_value {
   purr_kernel_argument_t argument;
   int32_t index;
   const char *text; /* as it was given; NULL: not set */
+  bool is_integer;  /* a number: that one, else `real` */
+  int64_t integer;
+  double real;
   bool is_tensor;
   purr_tensor_t tensor; /* data: host memory, before the launch */
   uint64_t bytes;
@@ -27,6 +30,8 @@ typedef struct launch_options {
  * `file` stays open as long as the value is used. Returns an exit code. */
 int launch_value_parse(launch_value_t *value, purr_context_t *context, const launch_options_t *options,
                        purr_checkpoint_t **out_file);
+/* Whether the argument takes what it was given, as far as that can be said without a device. Returns an exit code. */
+int launch_value_check(const launch_value_t *value);
 /* Gives the value to the launcher; tensors have their address already. */
 int launch_value_set(const launch_value_t *value, purr_launcher_t *launcher);
 

@@ -1,5 +1,6 @@
 /* The values of purr launch: numbers, generated tensors, and tensors of a file. */
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,76 @@ static int read_tensor(launch_value_t *value, purr_context_t *context, purr_chec
   return value->bytes > 0 ? EXIT_GOOD : fail_value(value, "the tensor is empty, or of a type that no kernel takes");
 }
 
+/* ---- numbers ---- */
+
+static int parse_number(launch_value_t *value) {
+  const char *text = value->text;
+  const bool is_truth = strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
+  char *end;
+  errno = 0;
+  value->integer = is_truth ? text[0] == 't' : strtoll(text, &end, 10);
+  value->is_integer = is_truth || (*text != '\0' && *end == '\0' && errno == 0);
+  if (value->is_integer) return EXIT_GOOD;
+  value->real = strtod(text, &end);
+  return *text != '\0' && *end == '\0' ? EXIT_GOOD : fail_value(value, "it is no number");
+}
+
+static bool is_in_range(int32_t dtype, int64_t integer) {
+  const bool is_signed = dtype == PURR_DTYPE_INT8 || dtype == PURR_DTYPE_INT16 || dtype == PURR_DTYPE_INT32;
+  if (dtype == PURR_DTYPE_BOOL) return integer == 0 || integer == 1;
+  if (dtype == PURR_DTYPE_INT64) return true;
+  if (integer < 0 && !is_signed) return false;
+  if (dtype == PURR_DTYPE_UINT64) return true;
+  const int64_t limit = (int64_t)1 << (8 * element_bytes(dtype) - (is_signed ? 1 : 0));
+  return integer < limit && integer >= -limit;
+}
+
+static int check_number(const launch_value_t *value) {
+  const purr_kernel_argument_t *argument = &value->argument;
+  char what[96];
+  if (argument->kind == PURR_ARGUMENT_INTEGER && element_bytes(argument->dtype) > 0) {
+    if (!value->is_integer) return fail_value(value, "it takes whole numbers of at most 64 bits");
+    if (!is_in_range(argument->dtype, value->integer)) return fail_value(value, "its type does not hold that number");
+    snprintf(what, sizeof what, "the kernel was promised multiples of %d", argument->divisible_by);
+    if (value->integer % argument->divisible_by != 0) return fail_value(value, what);
+  }
+  const double most = argument->dtype == PURR_DTYPE_FP16   ? 65504.0
+                      : argument->dtype == PURR_DTYPE_FP64 ? DBL_MAX
+                                                           : (double)FLT_MAX;
+  const double real = value->is_integer ? (double)value->integer : value->real;
+  if (argument->kind == PURR_ARGUMENT_REAL && isfinite(real) && fabs(real) > most)
+    return fail_value(value, "its type does not hold that number");
+  return EXIT_GOOD;
+}
+
+static bool is_integer_type(int32_t dtype) {
+  return !is_real(dtype) && dtype != PURR_DTYPE_E4M3 && dtype != PURR_DTYPE_E5M2;
+}
+
+static int check_tensor(const launch_value_t *value) {
+  const purr_kernel_argument_t *argument = &value->argument;
+  const int32_t given = value->tensor.dtype, wanted = argument->dtype;
+  if (argument->kind == PURR_ARGUMENT_INTEGER || argument->kind == PURR_ARGUMENT_REAL ||
+      argument->kind == PURR_ARGUMENT_CONSTANT)
+    return fail_value(value, "it takes a number, not a tensor");
+  /* Integers of one size are the same to a kernel's memory. */
+  if (element_bytes(wanted) == 0 || given == wanted) return EXIT_GOOD;
+  if (element_bytes(given) == element_bytes(wanted) && is_integer_type(given) && is_integer_type(wanted))
+    return EXIT_GOOD;
+  return fail_value(value, "the tensor's elements are of another type");
+}
+
+int launch_value_check(const launch_value_t *value) {
+  const purr_kernel_argument_t *argument = &value->argument;
+  if (argument->varies) return EXIT_GOOD; /* it depends on the variant */
+  if (value->text != NULL) return value->is_tensor ? check_tensor(value) : check_number(value);
+  if (argument->kind == PURR_ARGUMENT_CONSTANT) return EXIT_GOOD;
+  return fail("launch", next, "argument '%s' (%s) is not set; give it with --arg %s=VALUE", argument->name,
+              argument->type, argument->name);
+}
+
+/* ---- any ---- */
+
 int launch_value_parse(launch_value_t *value, purr_context_t *context, const launch_options_t *options,
                        purr_checkpoint_t **out_file) {
   const char *colon = strchr(value->text, ':');
@@ -168,7 +239,7 @@ int launch_value_parse(launch_value_t *value, purr_context_t *context, const lau
   const int32_t kind = value->argument.kind;
   if (kind == PURR_ARGUMENT_POINTER || kind == PURR_ARGUMENT_DESCRIPTOR)
     return fail_value(value, "a tensor is rand:SHAPE, zeros:SHAPE, ones:SHAPE, arange:SHAPE or FILE.safetensors:NAME");
-  return EXIT_GOOD;
+  return parse_number(value);
 }
 
 int launch_value_set(const launch_value_t *value, purr_launcher_t *launcher) {
@@ -180,18 +251,10 @@ int launch_value_set(const launch_value_t *value, purr_launcher_t *launcher) {
     status = purr_launcher_set_tensor(launcher, value->index, &tensor, 0, &err);
     return status == PURR_STATUS_OK ? EXIT_GOOD : fail_call("launch", next, &err);
   }
-  const char *text = value->text;
-  const bool is_truth = strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
-  char *end;
-  errno = 0;
-  const long long integer = is_truth ? text[0] == 't' : strtoll(text, &end, 10);
-  const bool is_integer = is_truth || (*text != '\0' && *end == '\0' && errno == 0);
-  if (is_integer && value->argument.kind != PURR_ARGUMENT_REAL) {
-    status = purr_launcher_set_integer(launcher, value->index, integer, &err);
-  } else {
-    const double real = strtod(text, &end);
-    if (*text == '\0' || *end != '\0') return fail_value(value, "it is no number");
-    status = purr_launcher_set_real(launcher, value->index, real, &err);
-  }
+  if (value->is_integer && value->argument.kind != PURR_ARGUMENT_REAL)
+    status = purr_launcher_set_integer(launcher, value->index, value->integer, &err);
+  else
+    status =
+        purr_launcher_set_real(launcher, value->index, value->is_integer ? (double)value->integer : value->real, &err);
   return status == PURR_STATUS_OK ? EXIT_GOOD : fail_call("launch", next, &err);
 }

@@ -342,6 +342,7 @@ purr_status_t purr_kernel_get_argument(const purr_kernel_t *kernel, int32_t inde
   if (status != PURR_STATUS_OK) return status;
   const purr__triton_argument_t *shown = NULL;
   int divisible_by = 0;
+  bool varies = false;
   for (int i = 0; i < kernel->num_variants; i++) {
     const purr__triton_argument_t *argument = &kernel->variants[i].spec->arguments[index];
     if (argument->constant != PURR__TRITON_NO_CONSTANT) continue;
@@ -350,6 +351,10 @@ purr_status_t purr_kernel_get_argument(const purr_kernel_t *kernel, int32_t inde
   }
   if (shown == NULL) shown = &kernel->variants[0].spec->arguments[index];
   const int32_t kind = kind_of(shown);
+  for (int i = 0; i < kernel->num_variants; i++) {
+    const purr__triton_argument_t *argument = &kernel->variants[i].spec->arguments[index];
+    varies = varies || kind_of(argument) != kind || strcmp(argument->type, shown->type) != 0;
+  }
   const purr_kernel_argument_t own = {
       .struct_size = sizeof own,
       .kind = kind,
@@ -358,7 +363,8 @@ purr_status_t purr_kernel_get_argument(const purr_kernel_t *kernel, int32_t inde
       .constant = kind == PURR_ARGUMENT_CONSTANT ? shown->constant_text : NULL,
       .dtype = shown->element != NULL ? shown->element->dtype : PURR_DTYPE_NONE,
       .num_bytes = kind == PURR_ARGUMENT_CONSTANT ? 0 : purr__triton_argument_bytes(shown),
-      .divisible_by = divisible_by == 0 ? 1 : divisible_by};
+      .divisible_by = divisible_by == 0 ? 1 : divisible_by,
+      .varies = varies};
   return purr__write_struct(out_argument, &own, sizeof own, "purr_kernel_argument_t", err);
 }
 

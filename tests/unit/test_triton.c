@@ -181,9 +181,14 @@ static void arguments_are_known_by_name(void) {
   CU_ASSERT_EQUAL(argument.kind, PURR_ARGUMENT_REAL);
   CU_ASSERT_EQUAL(argument.dtype, PURR_DTYPE_FP32);
   CU_ASSERT_EQUAL(argument.num_bytes, 4);
+  CU_ASSERT_EQUAL(argument.varies, 0);
   ASSERT_OK(purr_kernel_get_argument(kernel, 0, &argument, &err));
   CU_ASSERT_EQUAL(argument.kind, PURR_ARGUMENT_POINTER);
   CU_ASSERT_EQUAL(argument.divisible_by, 1); /* one variant promises nothing */
+  CU_ASSERT_EQUAL(argument.varies, 0);
+  ASSERT_OK(purr_kernel_get_argument(kernel, 4, &argument, &err)); /* of one variant the constant 1 */
+  CU_ASSERT_EQUAL(argument.kind, PURR_ARGUMENT_INTEGER);
+  CU_ASSERT_EQUAL(argument.varies, 1);
   ASSERT_OK(purr_kernel_get_argument(kernel, 5, &argument, &err));
   CU_ASSERT_EQUAL(argument.kind, PURR_ARGUMENT_CONSTANT);
   CU_ASSERT_STRING_EQUAL(argument.constant, "1024");
