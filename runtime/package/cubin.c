@@ -29,6 +29,13 @@ bool purr__arch_fits(purr__arch_t arch, int cc_major, int cc_minor) {
   return arch.suffix == 'a' ? minor == cc_minor : minor <= cc_minor;
 }
 
+int purr__arch_most_shared_bytes(purr__arch_t arch) {
+  const int number = arch.number;
+  if (number == 89 || (number >= 120 && number < 130)) return 99 << 10;
+  if (number >= 80 && number < 90) return 163 << 10; /* 8.6 has less, but 8.7 runs its images */
+  return number >= 90 && number < 120 ? 227 << 10 : 1 << 20;
+}
+
 bool purr__arch_is_better(purr__arch_t arch, purr__arch_t than) {
   int rank = arch.suffix == 'a' ? 2 : arch.suffix == 'f', than_rank = than.suffix == 'a' ? 2 : than.suffix == 'f';
   return rank != than_rank ? rank > than_rank : arch.number > than.number;

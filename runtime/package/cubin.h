@@ -24,6 +24,8 @@ const char *purr__arch_print(purr__arch_t arch, char text[PURR__ARCH_TEXT_BYTES]
 #define PURR__ARCH_TEXT(arch) purr__arch_print(arch, (char[PURR__ARCH_TEXT_BYTES]){0})
 /* Whether a device of this compute capability runs such code. */
 bool purr__arch_fits(purr__arch_t arch, int cc_major, int cc_minor);
+/* Shared memory that a block can have on the best device that runs an image for this architecture. */
+int purr__arch_most_shared_bytes(purr__arch_t arch);
 /* Whether `arch` is the better choice where both fit: a, then f, then the higher minor version. */
 bool purr__arch_is_better(purr__arch_t arch, purr__arch_t than);
 

@@ -195,7 +195,7 @@ static purr_status_t read_images(reader_t *r) {
 
 static bool is_same_arch(purr__arch_t a, purr__arch_t b) { return a.number == b.number && a.suffix == b.suffix; }
 
-static purr_status_t check_names(const purr__manifest_t *m, const char *name, purr_error_t *err) {
+static purr_status_t check_entries(const purr__manifest_t *m, const char *name, purr_error_t *err) {
   for (int i = 0; i < m->num_images; i++)
     for (int j = 0; j < i; j++)
       if (strcmp(m->images[i].file, m->images[j].file) == 0)
@@ -211,6 +211,13 @@ static purr_status_t check_names(const purr__manifest_t *m, const char *name, pu
     if (kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2] > 16)
       return purr__fail(err, PURR_STATUS_PACKAGE, "%s: the cluster of %s has %d blocks; allowed are 16", name,
                         kernel->entry, kernel->cluster[0] * kernel->cluster[1] * kernel->cluster[2]);
+    const purr__arch_t arch = m->images[kernel->image_idx].arch;
+    if (kernel->shared_bytes > purr__arch_most_shared_bytes(arch))
+      return purr__fail(err, PURR_STATUS_PACKAGE,
+                        "%s: %s wants %d bytes of dynamic shared memory; a block has at most %d on devices that run %s "
+                        "images",
+                        name, kernel->entry, kernel->shared_bytes, purr__arch_most_shared_bytes(arch),
+                        PURR__ARCH_TEXT(arch));
   }
   return PURR_STATUS_OK;
 }
@@ -249,7 +256,7 @@ static purr_status_t read_manifest(reader_t *r) {
   }
   purr__json_next(&r->json); /* the end, or a sentence about what comes behind */
   if (r->json.status != PURR_STATUS_OK) return r->json.status;
-  return check_names(m, r->json.name, r->json.err);
+  return check_entries(m, r->json.name, r->json.err);
 }
 
 purr_status_t purr__manifest_parse(purr_context_t *context, const char *text, uint64_t bytes, const char *name,

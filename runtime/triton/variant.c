@@ -117,7 +117,12 @@ static bool knows_name(const void *user, const char *name, uint64_t length, int6
   return false;
 }
 
-/* Whether the rules of the grid can be read and know their names. */
+static bool knows_nothing(const void *user, const char *name, uint64_t length, int64_t *out_value) {
+  (void)user, (void)name, (void)length, (void)out_value;
+  return false;
+}
+
+/* Whether the rules of the grid can be read, know their names, and are not always 0. */
 static purr_status_t check_grid(const builder_t *b) {
   char why[160];
   int64_t value;
@@ -128,6 +133,10 @@ static purr_status_t check_grid(const builder_t *b) {
     if (!purr__grid_evaluate(rule, knows_name, spec, &value, why, sizeof why) && strcmp(why, "it divides by 0") != 0)
       return purr__fail(b->err, PURR_STATUS_PACKAGE, "%s: side %d of the grid is \"%.80s\": %s", b->variant->file, i,
                         rule, why);
+    if (purr__grid_evaluate(rule, knows_nothing, NULL, &value, why, sizeof why) && value < 1)
+      return purr__fail(b->err, PURR_STATUS_PACKAGE,
+                        "%s: side %d of the grid is \"%.80s\", with which nothing ever runs", b->variant->file, i,
+                        rule);
   }
   return PURR_STATUS_OK;
 }
@@ -232,6 +241,13 @@ static purr_status_t check_image(const builder_t *b, const purr__triton_metadata
                       "%d x %d x %d",
                       file, b->kernel->name, cluster[0], cluster[1], cluster[2], m->cluster[0], m->cluster[1],
                       m->cluster[2]);
+  if (m->shared_bytes > purr__arch_most_shared_bytes(b->cubin->arch))
+    return purr__fail(
+        b->err, PURR_STATUS_PACKAGE,
+        "%s: kernel %.100s wants %d bytes of dynamic shared memory; a block has at most %d on devices that "
+        "run %s images",
+        file, b->kernel->name, m->shared_bytes, purr__arch_most_shared_bytes(b->cubin->arch),
+        PURR__ARCH_TEXT(b->cubin->arch));
   return PURR_STATUS_OK;
 }
 

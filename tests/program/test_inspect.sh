@@ -65,6 +65,10 @@ with open(sys.argv[1], "w") as file: json.dump(manifest, file)
 END
 run 1 inspect "$work/forgetful"
 says err "parameters behind its 0 arguments"
+cp -r "$triton/package" "$work/idle" # one whose grid is always empty
+sed 's/"cdiv(n, BLOCK)"/"2 - 2"/' "$triton/package/manifest.json" >"$work/idle/manifest.json"
+run 1 inspect "$work/idle"
+says err 'side 0 of the grid is "2 - 2", with which nothing ever runs'
 run 0 inspect "$triton/copy"
 says out "256 bytes a block, at multiples of 128, from the caller"
 says out "do not tell names, types, promises and the grid"

@@ -106,6 +106,13 @@ static void refused_manifests(void) {
       {PURR_STATUS_PACKAGE, "\"threads\": 256", "\"threads\": \"256\"", "threads is a string"},
       {PURR_STATUS_PACKAGE, "\"threads\": 256, ", "", "the key \"threads\" is missing"},
       {PURR_STATUS_PACKAGE, "196608", "4294967296", "shared_bytes is 4294967296"},
+      {PURR_STATUS_PACKAGE, "196608", "232449",
+       "m: purr_gate_up wants 232449 bytes of dynamic shared memory; a block has at most 232448 on devices that run "
+       "sm_90a "
+       "images"},
+      {PURR_STATUS_PACKAGE, "sm_90a", "sm_80", "a block has at most 166912 on devices that run sm_80 images"},
+      {PURR_STATUS_PACKAGE, "sm_90a", "sm_120f", "a block has at most 101376 on devices that run sm_120f images"},
+      {PURR_STATUS_PACKAGE, "\"threads\": 256", "\"threads\": 0", "threads is 0; allowed are whole numbers from 1"},
       {PURR_STATUS_PACKAGE, "[2, 1, 1]", "[2, 1]", "cluster is ']'"},
       {PURR_STATUS_PACKAGE, "[2, 1, 1]", "[8, 4, 1]", "the cluster of purr_gate_up has 32 blocks; allowed are 16"},
       {PURR_STATUS_PACKAGE, "\"purr_gate_up\"", "\"\"", "entry is \"\""},

@@ -78,6 +78,8 @@ static void refused_metadata(void) {
       {"\"num_warps\": 4, \"", "\"", PURR_STATUS_PACKAGE, "the key \"num_warps\" is missing"},
       {"\"shared\": 0", "\"s\": 0", PURR_STATUS_PACKAGE, "the key \"shared\" is missing"},
       {"\"shared\": 0", "\"shared\": -1", PURR_STATUS_PACKAGE, "shared is -1; allowed are whole numbers from 0"},
+      {"\"shared\": 0", "\"shared\": 232449", PURR_STATUS_PACKAGE,
+       "wants 232449 bytes of dynamic shared memory; a block has at most 232448 on devices that run sm_90a images"},
       {"\"shared\": 0", "\"shared\": 1e3", PURR_STATUS_PACKAGE, "shared is 1e3"},
       {"\"shared\": 0", "\"shared\": \"0\"", PURR_STATUS_PACKAGE, "shared is a string"},
       {"\"shared\": 0", "\"shared\": 0, \"shared\": 0", PURR_STATUS_PACKAGE, "the key \"shared\" is repeated"},
