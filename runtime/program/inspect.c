@@ -29,6 +29,14 @@ static const help_t help = {
 };
 
 typedef enum kind { KIND_UNKNOWN, KIND_PACKAGE, KIND_TRITON, KIND_CUBIN, KIND_CHECKPOINT, KIND_CONFIG } kind_t;
+static const char *const kind_names[] = {"nothing", "a package",    "a Triton kernel",
+                                         "a cubin", "a checkpoint", "a layer config"};
+
+/* What a file or folder is taken for, and why: half a sentence. */
+typedef struct guess {
+  kind_t kind;
+  const char *why;
+} guess_t;
 
 /* ---- what it is ---- */
 
@@ -56,26 +64,40 @@ static bool ends_with(const char *text, const char *end) {
   return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* By its content where that is telling, else by its name. */
-static kind_t kind_of_file(const char *path) {
+/* By its name, else by how it starts. */
+static guess_t guess_file(const char *path) {
+  static const struct {
+    const char *end;
+    guess_t guess;
+  } ends[] = {{".safetensors", {KIND_CHECKPOINT, "its name ends in .safetensors"}},
+              {".safetensors.index.json", {KIND_CHECKPOINT, "its name ends in .safetensors.index.json"}},
+              {".json", {KIND_TRITON, "its name ends in .json, as Triton's metadata does"}},
+              {".yaml", {KIND_CONFIG, "its name ends in .yaml"}},
+              {".yml", {KIND_CONFIG, "its name ends in .yml"}},
+              {".cubin", {KIND_CUBIN, "its name ends in .cubin"}},
+              {".purr", {KIND_PACKAGE, "its name ends in .purr"}}};
   char head[512] = {0};
   FILE *file = fopen(path, "rb");
-  if (file == NULL) return KIND_UNKNOWN;
+  if (file == NULL) return (guess_t){KIND_UNKNOWN, "it cannot be opened"};
   size_t length = fread(head, 1, sizeof head, file);
   fclose(file);
-  if (ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json")) return KIND_CHECKPOINT;
-  if (ends_with(path, ".json")) return KIND_TRITON;
-  if (ends_with(path, ".yaml") || ends_with(path, ".yml")) return KIND_CONFIG;
-  if (ends_with(path, ".cubin") || (length >= 4 && memcmp(head, "\177ELF", 4) == 0)) return KIND_CUBIN;
-  if (ends_with(path, ".purr") || (length >= 262 && memcmp(head + 257, "ustar", 5) == 0)) return KIND_PACKAGE;
-  return KIND_UNKNOWN;
+  for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+    if (ends_with(path, ends[i].end)) return ends[i].guess;
+  if (length >= 4 && memcmp(head, "\177ELF", 4) == 0) return (guess_t){KIND_CUBIN, "it starts as an ELF file does"};
+  if (length >= 262 && memcmp(head + 257, "ustar", 5) == 0)
+    return (guess_t){KIND_PACKAGE, "it starts as a tar archive does"};
+  return (guess_t){KIND_UNKNOWN,
+                   "its name ends in none of .json, .yaml, .yml, .cubin, .purr and .safetensors, and it starts neither "
+                   "as an ELF file does nor as a tar archive"};
 }
 
-static kind_t kind_of(const char *path, const struct stat *info) {
-  if (!S_ISDIR(info->st_mode)) return S_ISREG(info->st_mode) ? kind_of_file(path) : KIND_UNKNOWN;
-  if (has_file(path, "manifest.json")) return KIND_PACKAGE;
-  if (has_cubin(path)) return KIND_TRITON;
-  return KIND_CHECKPOINT; /* its reader says best what a checkpoint's folder lacks */
+static guess_t guess_of(const char *path, const struct stat *info) {
+  if (S_ISREG(info->st_mode)) return guess_file(path);
+  if (!S_ISDIR(info->st_mode)) return (guess_t){KIND_UNKNOWN, "it is no file and no folder"};
+  if (has_file(path, "manifest.json")) return (guess_t){KIND_PACKAGE, "it is a folder with a manifest.json"};
+  if (has_cubin(path)) return (guess_t){KIND_TRITON, "it is a folder with cubins and without a manifest.json"};
+  /* Its reader says best what a checkpoint's folder lacks. */
+  return (guess_t){KIND_CHECKPOINT, "it is a folder without a manifest.json and without cubins"};
 }
 
 /* ---- describing it ---- */
@@ -168,11 +190,8 @@ static int inspect_config(purr_context_t *context, const char *path, bool json) 
   return code;
 }
 
-static int inspect(purr_context_t *context, const char *path, const char *name, bool json) {
-  struct stat info;
-  if (stat(path, &info) != 0)
-    return fail("inspect", "see what can be inspected with: purr inspect --help", "%s: %s", path, strerror(errno));
-  switch (kind_of(path, &info)) {
+static int inspect_as(kind_t kind, purr_context_t *context, const char *path, const char *name, bool json) {
+  switch (kind) {
     case KIND_PACKAGE:
       return inspect_package(context, path, name, json);
     case KIND_TRITON:
@@ -181,12 +200,27 @@ static int inspect(purr_context_t *context, const char *path, const char *name, 
       return print_description("inspect", describe_cubin, &(cubin_t){context, path}, json);
     case KIND_CHECKPOINT:
       return inspect_checkpoint(context, path, json);
-    case KIND_CONFIG:
-      return inspect_config(context, path, json);
     default:
-      return fail("inspect", "see what can be inspected with: purr inspect --help",
-                  "%s is neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config", path);
+      return inspect_config(context, path, json);
   }
+}
+
+static int inspect(purr_context_t *context, const char *path, const char *name, bool json) {
+  static const char next[] = "see what can be inspected with: purr inspect --help";
+  struct stat info;
+  if (stat(path, &info) != 0) return fail("inspect", next, "%s: %s", path, strerror(errno));
+  const guess_t guess = guess_of(path, &info);
+  if (guess.kind == KIND_UNKNOWN)
+    return fail("inspect", next,
+                "%s is neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config: %s", path,
+                guess.why);
+  if (name != NULL && guess.kind != KIND_PACKAGE && guess.kind != KIND_TRITON)
+    return fail("inspect", "leave --kernel out",
+                "--kernel picks a Triton kernel of a package or folder, but %s is taken for %s, since %s", path,
+                kind_names[guess.kind], guess.why);
+  const int code = inspect_as(guess.kind, context, path, name, json);
+  if (code == EXIT_BAD_INPUT) fprintf(stderr, "  it was taken for %s, since %s\n", kind_names[guess.kind], guess.why);
+  return code;
 }
 
 int cmd_inspect(int argc, char **argv) {

@@ -58,9 +58,16 @@ static int make_plan(purr_context_t *context, const plan_options_t *options) {
   desc.backend = options->backend;
   desc.precision = options->precision + 1;
   purr_plan_t *plan;
-  purr_status_t status = purr_plan_create(context, config, &desc, &plan, &err);
-  int code = status == PURR_STATUS_OK ? print_description("plan", describe_plan, plan, options->json)
-                                      : fail_call("plan", "see what can be changed with: purr plan --help", &err);
+  purr_plan_info_t info = {.struct_size = sizeof info};
+  int code;
+  if (purr_plan_create(context, config, &desc, &plan, &err) != PURR_STATUS_OK ||
+      purr_plan_query(plan, &info, &err) != PURR_STATUS_OK)
+    code = fail_call("plan", "see what can be changed with: purr plan --help", &err);
+  else if (options->device >= 0 && info.backend == PURR_BACKEND_HOST)
+    code = fail("plan", "leave --device out: the plan then says why that backend was chosen",
+                "--device names a GPU, but the layer is planned for backend 'host', which uses none");
+  else
+    code = print_description("plan", describe_plan, plan, options->json);
   purr_plan_destroy(plan);
   purr_config_destroy(config);
   return code;
@@ -81,7 +88,7 @@ int cmd_plan(int argc, char **argv) {
        .value = &options.device,
        .metavar = "N",
        .max = MAX_DEVICE_NUMBER,
-       .help = "GPU of the rank that is explained (default: 0, where there is one)"},
+       .help = "GPU of the rank that is explained (default: 0, where there is one); not for backend host"},
       {.name = "ranks",
        .kind = OPTION_INT,
        .value = &options.num_ranks,

@@ -49,6 +49,10 @@ run 0 inspect "$triton/package"
 says out "6 arguments of add_kernel"
 run 0 inspect "$triton/package" --json
 json_is '[a["name"] for i in o["images"] for k in i["kernels"] for a in k["triton"]["arguments"]][:2]' "['x_ptr', 'y_ptr']"
+refuses "--kernel picks a Triton kernel of a package or folder, but $SOURCE_DIR/configs/qwen3_30b.yaml is taken for a \
+layer config, since its name ends in .yaml" inspect "$SOURCE_DIR/configs/qwen3_30b.yaml" --kernel add_kernel
+refuses "is taken for a cubin" inspect "$cubins/spill.sm_90.cubin" --kernel spill
+refuses "is taken for a checkpoint" inspect "$SOURCE_DIR/tests/data/qwen3-moe" --kernel add_kernel
 run 0 inspect "$triton/package" --kernel matmul_kernel
 says out "tensordesc<fp16[64, 64]>"
 says out "grid         [cdiv(M, BM)] x [cdiv(N, BN)] x [1]"
@@ -85,12 +89,22 @@ run 0 inspect "$SOURCE_DIR/tests/data/qwen3-moe/model.safetensors" --json
 refuses "a PATH is needed" inspect
 refuses "No such file or directory" inspect "$work/absent"
 echo hello >"$work/text"
-refuses "neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config" inspect "$work/text"
+refuses "neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config: its name ends in none of" \
+  inspect "$work/text"
 : >"$work/empty.cubin"
-run 2 inspect "$work/empty.cubin"
-says err "empty.cubin is empty"
-run 2 inspect /bin/ls
-says err "not GPU code"
+refuses "empty.cubin is empty" inspect "$work/empty.cubin"
+says err "it was taken for a cubin, since its name ends in .cubin"
+refuses "not GPU code" inspect /bin/ls
+says err "it was taken for a cubin, since it starts as an ELF file does"
 mkfifo "$work/pipe.cubin"
-refuses "neither a package" inspect "$work/pipe.cubin"
+refuses "nor a layer config: it is no file and no folder" inspect "$work/pipe.cubin"
+mkdir "$work/nothing"
+refuses "nothing has neither model.safetensors" inspect "$work/nothing"
+says err "it was taken for a checkpoint, since it is a folder without a manifest.json and without cubins"
+touch "$work/nothing/some.cubin"
+refuses "has no <name>.json with <name>.cubin beside it" inspect "$work/nothing"
+says err "it was taken for a Triton kernel, since it is a folder with cubins and without a manifest.json"
+echo '{"a": 1}' >"$work/some.json"
+refuses "some.cubin could not be opened" inspect "$work/some.json"
+says err "since its name ends in .json, as Triton's metadata does"
 finish
