@@ -164,68 +164,6 @@ static void row_groups(void) {
     CU_ASSERT_EQUAL(purr__quantize_row_groups(expected[i][0]), expected[i][1]);
 }
 
-/* A config may name a kernel of Triton's for it; what is checked stays the same, and what it is given is what the
- * library's own gets. */
-static void a_kernel_of_tritons(void) {
-  static const char layer[] =
-      "hidden_size: 8\nintermediate_size: 8\nnum_experts: 1\ntop_k: 1\nbackend: staged\n"
-      "kernels:\n  quantise: quantise_kernel\n";
-  purr_package_t *package = NULL;
-  purr_config_t *config = NULL;
-  fake = fake_cuda_open();
-  context = fake_cuda_context();
-  REQUIRE_OK(purr_package_open(context, PURR_TEST_DATA "/triton/3.6.0/stages", &package, &err));
-  REQUIRE_OK(purr_context_add_package(context, package, &err));
-  REQUIRE_OK(purr_config_parse(context, layer, sizeof layer - 1, NULL, &config, &err));
-  REQUIRE_OK(purr_plan_create(context, config, NULL, &plan, &err));
-  void *block;
-  REQUIRE_OK(purr_memory_allocate(plan, MEMORY_BYTES, &block, &err));
-  memory = block;
-  for (int32_t layout = 0; layout < 2; layout++) {
-    make_tensors(layout);
-    const int num_launches = fake->num_launches, num_allocations = fake->num_allocations;
-    const int bytes[] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 8, 8, 0};
-    memcpy(fake->param_bytes, bytes, sizeof bytes);
-    ASSERT_OK(purr_mxfp8_quantize_on(plan, &source, PURR_SCALE_RULE_FLOOR, &destination, NULL, &err));
-    memset(fake->param_bytes, 0, sizeof fake->param_bytes);
-    CU_ASSERT_EQUAL_FATAL(fake->num_launches, num_launches + 1);
-    CU_ASSERT_EQUAL(fake->num_allocations, num_allocations);
-    CU_ASSERT_STRING_EQUAL(fake->launches[num_launches].kernel, "quantise_kernel");
-    CU_ASSERT_EQUAL(fake->launches[num_launches].grid[0], 8 * 132);
-    const bool is_tiled = layout == 1; /* 3 x 3 tiles a slice */
-    const int64_t expected[] = {(intptr_t)source.data,
-                                COLUMNS,
-                                ROWS * COLUMNS,
-                                (intptr_t)destination.data,
-                                COLUMNS,
-                                ROWS * COLUMNS,
-                                (intptr_t)scales.data,
-                                is_tiled ? 9 * 512 : ROWS * COLUMNS / 32,
-                                is_tiled ? 3 * 512 : COLUMNS / 32,
-                                is_tiled ? 0 : 1,
-                                SLICES,
-                                ROWS,
-                                COLUMNS,
-                                is_tiled ? 384 : ROWS,
-                                is_tiled ? 12 : COLUMNS / 32};
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
-      CU_ASSERT_EQUAL(memcmp(fake->params[i], &expected[i], sizeof expected[i]), 0);
-    const int32_t numbers[] = {layout, PURR_SCALE_RULE_FLOOR};
-    for (int i = 0; i < 2; i++) CU_ASSERT_EQUAL(memcmp(fake->params[15 + i], &numbers[i], sizeof numbers[i]), 0);
-    destination.scales = NULL;
-    ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, quantize(NULL));
-    make_tensors(layout);
-    source.shape[0] = destination.shape[0] = 1; /* the stride of the one slice may be anything */
-    source.stride[0] = 3, source.stride[1] = COLUMNS, source.stride[2] = 1;
-    ASSERT_OK(quantize(NULL));
-    CU_ASSERT_EQUAL(fake->num_launches, num_launches + 2);
-  }
-  purr_memory_release(plan, block, MEMORY_BYTES);
-  purr_config_destroy(config);
-  purr_package_destroy(package);
-  close_plan();
-}
-
 static void what_a_device_does_not_take(void) {
   REQUIRE_OK(open_plan(PURR_BACKEND_STAGED, 90));
   void *block;
@@ -294,7 +232,6 @@ int main(void) {
                         (purr_test_t[]){{"an image for every architecture", an_image_for_every_architecture},
                                         {"a pinned package", a_pinned_package},
                                         {"one launch and nothing else", one_launch_and_nothing_else},
-                                        {"a kernel of Triton's", a_kernel_of_tritons},
                                         {"row groups", row_groups},
                                         {"what a device does not take", what_a_device_does_not_take},
                                         {"on the host", on_the_host},

@@ -216,10 +216,76 @@ static void stages_are_launched(void) {
   end();
 }
 
+/* What purr_mxfp8_quantize_on gives is what the library's own kernel gets, after the same checks. */
+static void quantising(void) {
+  enum { SLICES = 3, ROWS = 300, COLUMNS = 288, NUM = SLICES * ROWS * COLUMNS };
+  begin(DATA "stages");
+  purr_plan_t plan = {.object = {.kind = PURR__PLAN, .context = context}};
+  void *memory = NULL;
+  REQUIRE_OK(find(GOOD QUANTISE, &plan.stages));
+  REQUIRE_OK(purr__device_get(context, 0, &plan.device, &err));
+  REQUIRE_OK(purr__device_allocate(plan.device, 4 * NUM, "a test", &memory, &err));
+  purr_scales_t scales = {.struct_size = sizeof scales, .data = (char *)memory + 3 * NUM};
+  purr_tensor_t source = {.struct_size = sizeof source,
+                          .dtype = PURR_DTYPE_BF16,
+                          .num_dims = 3,
+                          .data = memory,
+                          .shape = {SLICES, ROWS, COLUMNS}};
+  purr_tensor_t destination = source;
+  destination.dtype = PURR_DTYPE_E4M3;
+  destination.data = (char *)memory + 2 * NUM;
+  destination.scales = &scales;
+  for (scales.layout = 0; scales.layout < 2; scales.layout++) {
+    const int bytes[] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 8, 8, 0};
+    memcpy(fake->param_bytes, bytes, sizeof bytes);
+    ASSERT_OK(purr_mxfp8_quantize_on(&plan, &source, PURR_SCALE_RULE_FLOOR, &destination, NULL, &err));
+    memset(fake->param_bytes, 0, sizeof fake->param_bytes);
+    CU_ASSERT_EQUAL_FATAL(fake->num_launches, scales.layout + 1);
+    CU_ASSERT_STRING_EQUAL(fake->launches[scales.layout].kernel, "quantise_kernel");
+    CU_ASSERT_EQUAL(fake->launches[scales.layout].grid[0], 8 * 132);
+    const bool is_tiled = scales.layout == 1; /* 3 x 3 tiles a slice */
+    const int64_t expected[] = {(intptr_t)source.data,
+                                COLUMNS,
+                                ROWS * COLUMNS,
+                                (intptr_t)destination.data,
+                                COLUMNS,
+                                ROWS * COLUMNS,
+                                (intptr_t)scales.data,
+                                is_tiled ? 9 * 512 : ROWS * COLUMNS / 32,
+                                is_tiled ? 3 * 512 : COLUMNS / 32,
+                                is_tiled ? 0 : 1,
+                                SLICES,
+                                ROWS,
+                                COLUMNS,
+                                is_tiled ? 384 : ROWS,
+                                is_tiled ? 12 : COLUMNS / 32};
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+      CU_ASSERT_EQUAL(memcmp(fake->params[i], &expected[i], sizeof expected[i]), 0);
+    const int32_t numbers[] = {scales.layout, PURR_SCALE_RULE_FLOOR};
+    for (int i = 0; i < 2; i++) CU_ASSERT_EQUAL(memcmp(fake->params[15 + i], &numbers[i], sizeof numbers[i]), 0);
+  }
+  scales.layout = 0;
+  source.dtype = PURR_DTYPE_FP32;
+  ASSERT_STATUS(PURR_STATUS_UNSUPPORTED, purr_mxfp8_quantize_on(&plan, &source, 0, &destination, NULL, &err));
+  CU_ASSERT(says("a device quantises BF16"));
+  source.dtype = PURR_DTYPE_BF16;
+  CU_ASSERT_EQUAL(fake->num_launches, 2);
+  /* The stride of the one slice may be anything, whatever the kernel was promised. */
+  const int64_t strides[] = {3, COLUMNS, 1};
+  source.shape[0] = destination.shape[0] = 1;
+  memcpy(source.stride, strides, sizeof strides);
+  ASSERT_OK(purr_mxfp8_quantize_on(&plan, &source, 0, &destination, NULL, &err));
+  CU_ASSERT_EQUAL(fake->num_launches, 3);
+  purr__device_release(plan.device, memory, 4 * NUM);
+  purr__stages_free(context, plan.stages);
+  end();
+}
+
 int main(void) {
   return purr_test_main("stages", (purr_test_t[]){{"a config names kernels", a_config_names_kernels},
                                                   {"no other backend serves them", no_other_backend_serves_them},
                                                   {"kernels that do not do", kernels_that_do_not_do},
                                                   {"stages are launched", stages_are_launched},
+                                                  {"quantising", quantising},
                                                   {0}});
 }
