@@ -11,7 +11,7 @@
 #define PURR_HAS_MBARRIER 1
 #define PURR_HAS_WGMMA 1
 
-#include "machine.h"
+#include "grid.h"
 
 namespace machine {
 
@@ -52,7 +52,11 @@ inline uint32_t shared_address(const void *pointer) {
   if (at < 0 || at >= (ptrdiff_t)machine::kWindowBytes) machine::fail("an address that is not of shared memory");
   return (uint32_t)at;
 }
-inline char *from_shared(uint32_t address) { return current->block->window + address; }
+inline char *from_shared(uint32_t address) {
+  if (address < machine::kDynamicOffset || address >= machine::kDynamicOffset + current->block->grid->shared_bytes)
+    machine::fail("address %u lies outside of the block's shared memory", address);
+  return current->block->window + address;
+}
 
 template <typename T, int kAlignment = 16>
 inline T *dynamic_shared() {

@@ -313,7 +313,8 @@ static void check(const test_problem_t *p, const test_run_t *run, const test_out
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
 }
 
-static void compare(int64_t shared, bool shared_gate, float limit, uint64_t seed, const test_run_t *run) {
+static void compare(int64_t shared, bool shared_gate, float limit, uint64_t seed, test_run_t with) {
+  const test_run_t *run = &with;
   const bool mxfp8 = run->precision == PURR_PRECISION_MXFP8;
   const double unrounded = !mxfp8 ? 0.005 : run->scale_rule == PURR_SCALE_RULE_RCEIL ? 0.08 : 0.09;
   test_problem_t *p = test_random(seed, 200, 160, 96, 8, 2, shared, shared_gate);
@@ -327,11 +328,27 @@ static void compare(int64_t shared, bool shared_gate, float limit, uint64_t seed
   test_problem_free(p);
 }
 
-static const test_run_t plain = {.ranks = 2};
-static void routed(void) { compare(0, false, 0.0f, 11, &plain); }
-static void with_shared_expert(void) { compare(88, false, 0.0f, 12, &plain); }
-static void with_gated_shared_expert(void) { compare(88, true, 0.0f, 13, &plain); }
-static void with_clamp(void) { compare(40, true, 0.75f, 14, &plain); }
+/* As many ranks as the tests' backend serves, up to two. */
+static test_run_t plain(void) { return (test_run_t){.ranks = test_backend() == PURR_BACKEND_MEGA ? 1 : 2}; }
+
+static void routed(void) { compare(0, false, 0.0f, 11, plain()); }
+static void with_shared_expert(void) { compare(88, false, 0.0f, 12, plain()); }
+static void with_gated_shared_expert(void) { compare(88, true, 0.0f, 13, plain()); }
+static void with_clamp(void) { compare(40, true, 0.75f, 14, plain()); }
+
+/* So long that kernels add partial sums: along H, along I, along the shared expert's I. */
+static void long_sums(void) {
+  static const struct { int64_t hidden, inner, shared; } shapes[] = {{2312, 72, 0}, {72, 3080, 40}, {136, 40, 2056}};
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    const test_run_t run = plain();
+    test_problem_t *p = test_random(30 + i, 70, shapes[i].hidden, shapes[i].inner, 4, 2, shapes[i].shared, false);
+    test_outcome_t *o = test_layer_run(p, &run);
+    CU_ASSERT_EQUAL_FATAL(o->status, PURR_STATUS_OK);
+    check(p, &run, o, true, 0.001);
+    test_outcome_free(o);
+    test_problem_free(p);
+  }
+}
 
 /* Every recipe, on rings that replay. */
 static void mxfp8_recipes(void) {
@@ -346,7 +363,7 @@ static void mxfp8_recipes(void) {
                               .minibatch = 64,
                               .macrobatch = 192,
                               .activation_memory = -1};
-      compare(weights == 0 ? 48 : 0, weights == 0, weights == 1 ? 0.75f : 0.0f, (uint64_t)(20 + weights), &run);
+      compare(weights == 0 ? 48 : 0, weights == 0, weights == 1 ? 0.75f : 0.0f, (uint64_t)(20 + weights), run);
     }
 }
 
@@ -355,6 +372,7 @@ int main(void) {
                                                      {"shared expert", with_shared_expert},
                                                      {"gated shared expert", with_gated_shared_expert},
                                                      {"clamped SwiGLU", with_clamp},
+                                                     {"long sums", long_sums},
                                                      {"MXFP8 recipes", mxfp8_recipes},
                                                      {0}});
 }
