@@ -108,8 +108,9 @@ static purr_status_t enqueue(const purr_plan_t *plan, const purr__kernel_t *kern
 purr_status_t purr_mxfp8_quantize_on(const purr_plan_t *plan, const purr_tensor_t *source, int32_t rule,
                                      const purr_tensor_t *destination, void *stream, purr_error_t *err) {
   static const purr__mxfp8_alignment_t alignment = {.src = 16, .dst = 8};
-  static const purr__kernel_need_t need = {"quantize_mxfp8", PURR__KERNEL_LAYOUT, sizeof(purr__quantize_mxfp8_params_t),
-                                           NULL};
+  static const purr__kernel_need_t need = {.role = "quantize_mxfp8",
+                                           .params_version = PURR__KERNEL_LAYOUT,
+                                           .params_bytes = sizeof(purr__quantize_mxfp8_params_t)};
   purr_status_t status = purr__check(plan, PURR__PLAN, err);
   if (status != PURR_STATUS_OK) return status;
   purr__device_t *device = plan->device;

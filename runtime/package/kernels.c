@@ -236,24 +236,30 @@ static bool is_unfit(const purr__kernel_t *kernel, const purr__kernel_need_t *ne
   return true;
 }
 
+static bool is_meant(const purr__manifest_kernel_t *kernel, const purr__kernel_need_t *need) {
+  return strcmp(kernel->role, need->role) == 0 && (need->entry == NULL || strcmp(kernel->entry, need->entry) == 0);
+}
+
 /* None is loaded for the role. */
-static purr_status_t fail_not_loaded(const purr__kernels_t *kernels, const char *role, purr_error_t *err) {
+static purr_status_t fail_not_loaded(const purr__kernels_t *kernels, const purr__kernel_need_t *need,
+                                     purr_error_t *err) {
+  const char *entry = need->entry != NULL ? need->entry : "", *space = need->entry != NULL ? " " : "";
   const purr__device_t *device = kernels->device;
   const purr__package_list_t *list = kernels->packages;
   for (int p = 0; p < list->count; p++) {
     const purr__package_t *package = list->packages[p];
     for (int k = 0; k < package->manifest.num_kernels; k++)
-      if (strcmp(package->manifest.kernels[k].role, role) == 0 && package->manifest.kernels[k].triton == NULL)
+      if (is_meant(&package->manifest.kernels[k], need) && package->manifest.kernels[k].triton == NULL)
         return purr__fail(
             err, PURR_STATUS_INCOMPATIBLE_BINARY,
-            "the packages have no %s kernel for device %d (%s, sm_%d%d); %.128s/%s, for example, is for %s", role,
-            device->ordinal, device->name, device->cc_major, device->cc_minor, package->source.name,
-            package->manifest.images[package->manifest.kernels[k].image_idx].file,
+            "the packages have no %s kernel%s%s for device %d (%s, sm_%d%d); %.128s/%s, for example, is for %s",
+            need->role, space, entry, device->ordinal, device->name, device->cc_major, device->cc_minor,
+            package->source.name, package->manifest.images[package->manifest.kernels[k].image_idx].file,
             PURR__ARCH_TEXT(arch_of(package, &package->manifest.kernels[k])));
   }
   if (list->count > 0)
-    return purr__fail(err, PURR_STATUS_MISSING_KERNEL, "no %s kernel is in the %d package%s of this context", role,
-                      list->count, list->count > 1 ? "s" : "");
+    return purr__fail(err, PURR_STATUS_MISSING_KERNEL, "no %s kernel%s%s is in the %d package%s of this context",
+                      need->role, space, entry, list->count, list->count > 1 ? "s" : "");
   char installed[256];
   if (!purr__packages_installed_folder(installed, sizeof installed)) snprintf(installed, sizeof installed, "unknown");
   return purr__fail(err, PURR_STATUS_MISSING_KERNEL,
@@ -269,7 +275,7 @@ purr_status_t purr__kernels_find(const purr__kernels_t *kernels, const purr__ker
   const purr__kernel_t *refused = NULL;
   for (int i = 0; i < kernels->num_kernels; i++) {
     const purr__kernel_t *kernel = &kernels->kernels[i];
-    if (strcmp(kernel->entry->role, need->role) != 0) continue;
+    if (!is_meant(kernel->entry, need)) continue;
     char unfit[224];
     if (!is_unfit(kernel, need, unfit, sizeof unfit)) {
       *out_kernel = kernel;
@@ -278,7 +284,7 @@ purr_status_t purr__kernels_find(const purr__kernels_t *kernels, const purr__ker
     if (refused == NULL) memcpy(why, unfit, sizeof why);
     if (refused == NULL) refused = kernel;
   }
-  if (refused == NULL) return fail_not_loaded(kernels, need->role, err);
+  if (refused == NULL) return fail_not_loaded(kernels, need, err);
   return purr__fail(err, PURR_STATUS_MISSING_KERNEL, "no %s kernel does on device %d (%s): %.128s (%s): %s", need->role,
                     kernels->device->ordinal, kernels->device->name, refused->entry->entry,
                     PURR__ARCH_TEXT(refused->arch), why);

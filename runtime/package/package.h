@@ -101,6 +101,7 @@ typedef struct purr__kernel_need {
   const char *role;
   int params_version, params_bytes;
   const purr__shape_t *shape; /* NULL = any */
+  const char *entry;          /* this one of the role alone; NULL = any */
 } purr__kernel_need_t;
 
 /* The best kernel for a role: the earlier package, then the better architecture, then the one that stands later in its

@@ -77,8 +77,9 @@ static void an_image_for_every_architecture(void) {
       continue;
     }
     CU_ASSERT_EQUAL_FATAL(status, PURR_STATUS_OK);
-    const purr__kernel_need_t need = {"quantize_mxfp8", PURR__KERNEL_LAYOUT, sizeof(purr__quantize_mxfp8_params_t),
-                                      NULL};
+    const purr__kernel_need_t need = {.role = "quantize_mxfp8",
+                                      .params_version = PURR__KERNEL_LAYOUT,
+                                      .params_bytes = sizeof(purr__quantize_mxfp8_params_t)};
     const purr__kernels_t *kernels;
     const purr__kernel_t *kernel;
     purr__package_image_t image;
