@@ -437,18 +437,16 @@ __device__ __forceinline__ void forward(const purr__forward_params_t &params) {
 
 /* reads   x, the weights, the routing table, the list of units
  * writes  the output; a, y and the shared expert's in the workspace; g and u where wanted */
-#define PURR_FORWARD(name, tile_rows, stages, slots, promotes, traces)                                             \
+#define PURR_FORWARD_VARIANT(name, role, tile_rows, stages, slots, promotes, traces, shared_bytes)                 \
   static_assert(                                                                                                   \
       sizeof(purr::SharedStorage<purr::Variant<tile_rows, stages, slots, promotes, traces>>) + purr::kAlignment == \
-          purr::table_shared_bytes(tile_rows),                                                                     \
-      "as kernels.def says");                                                                                      \
+          shared_bytes,                                                                                            \
+      "as the table says");                                                                                        \
   extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)           \
       name(const __grid_constant__ purr__forward_params_t params) {                                                \
     purr::forward<purr::Variant<tile_rows, stages, slots, promotes, traces>>(params);                              \
   }
-PURR_FORWARD(purr_forward_208, 208, 4, 2, false, false)
-PURR_FORWARD(purr_forward_208_traced, 208, 4, 2, false, true)
-PURR_FORWARD(purr_forward_176_promoted, 176, 4, 2, true, false)
-PURR_FORWARD(purr_forward_144_promoted_traced, 144, 4, 2, true, true) /* 176 rows leave no registers for a timeline */
+#include "forward_variants.def"
+#undef PURR_FORWARD_VARIANT
 
 #endif

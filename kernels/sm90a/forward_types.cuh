@@ -37,12 +37,14 @@ template <int kTileRows_, int kStages_, int kSlots_, bool kPromotes_, bool kTrac
 struct Variant {
   static constexpr int kTileRows = kTileRows_, kStages = kStages_, kSlots = kSlots_;
   static constexpr bool kPromotes = kPromotes_, kTraces = kTraces_;
-  static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32; /* results leave by 32 rows */
-  static constexpr int kConsumerRegisters = !kPromotes ? 176 : kTileRows > 160 ? 208 : 192;
+  static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32;           /* results leave by 32 rows */
+  static constexpr int kAccumulators = kTileRows / 2 * (kPromotes ? 2 : 1); /* of a thread, its sums with them */
+  static constexpr int kConsumerRegisters = kAccumulators > 160 ? 208 : kAccumulators > 128 ? 192 : 176;
   /* Together what a block of three warpgroups starts with; who asked for more would wait for ever. */
   static constexpr int kOtherRegisters = 3 * 168 - kConsumers * kConsumerRegisters;
-  static constexpr int kAhead = kPromotes ? 4 : 8; /* 16-byte loads of a lane that gathers, in flight together */
-  static constexpr int kBatch = kPromotes ? 2 : 8; /* the same of a lane that writes a job */
+  static constexpr bool kHasFew = kOtherRegisters < (kTraces ? 128 : 120);
+  static constexpr int kAhead = kHasFew ? 4 : 8; /* 16-byte loads of a lane that gathers, in flight together */
+  static constexpr int kBatch = kHasFew ? 2 : 8; /* the same of a lane that writes a job */
   static_assert(kTileRows % kBoxRows == 0 && kTileRows <= PURR__UNIT_MAX_ROWS, "whole boxes");
 };
 
@@ -64,18 +66,9 @@ struct SharedStorage {
 constexpr int kUnitReaders = 1 + kConsumerWarps + kWriterWarps; /* of one block: the loader, the warps */
 constexpr int kAlignment = 1024; /* of the swizzle; dynamic shared memory promises less */
 
-constexpr int table_shared_bytes(int tile_rows) {
-#define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
-  if (arch == 90 && tile_m == tile_rows && threads == kThreads) return shared_bytes;
-#include "kernels.def"
-#undef PURR_KERNEL
-  return 0;
-}
-
-/* Position in a ring of kSize barriers. */
+/* Position in a ring of kSize barriers. A launch comes nowhere near 2^32 turns, so that kSize may be any number. */
 template <int kSize>
 struct Turns {
-  static_assert((kSize & (kSize - 1)) == 0, "a power of two");
   uint32_t count = 0;
 
   __device__ __forceinline__ uint32_t at() const { return count % kSize; }

@@ -92,7 +92,10 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
       {promotes ? "down_tma_promoted" : "down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
   };
   for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
-    const purr__kernel_need_t need = {needs[i].role, PURR__KERNEL_LAYOUT, (int)needs[i].params_bytes, &shape};
+    const purr__kernel_need_t need = {.role = needs[i].role,
+                                      .params_version = PURR__KERNEL_LAYOUT,
+                                      .params_bytes = (int)needs[i].params_bytes,
+                                      .shape = &shape};
     purr_status_t status = purr__kernels_find(kernels, &need, needs[i].kernel, needs[i].is_optional ? NULL : err);
     if (status != PURR_STATUS_OK && needs[i].is_optional) {
       *needs[i].kernel = NULL;
@@ -104,15 +107,45 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
   return PURR_STATUS_OK;
 }
 
-/* ---- mega ---- */
+/* ---- mega: which variant ---- */
 
-/* The variants, by the roles of their kernels. */
-typedef struct variant {
-  const char *role, *traced_role;
-  int32_t tile_rows, traced_tile_rows;
-} variant_t;
-static const variant_t plain_variant = {"forward", "forward_traced", 208, 208};
-static const variant_t promoting_variant = {"forward_promoted", "forward_promoted_traced", 176, 144};
+#define ANY_ROWS INT64_MAX
+static const struct choice {
+  bool promotes;
+  int64_t most_rows;
+  const char *entry, *why;
+} choices[] = {
+#define PURR_FORWARD_CHOICE(promotes, most_rows, entry, why) {promotes, most_rows, #entry, why},
+#include "plan/forward_choice.def"
+#undef PURR_FORWARD_CHOICE
+};
+enum { NUM_CHOICES = sizeof choices / sizeof choices[0] };
+
+/* Rows of an expert in the mean, when every rank has max_tokens. */
+static int64_t mean_rows(const purr_plan_t *plan) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  return (layer->num_ranks * layer->max_tokens * layer->top_k + layer->num_experts - 1) / layer->num_experts;
+}
+
+static const struct choice *choose_forward(const purr_plan_t *plan) {
+  int i = 0; /* the table ends with rows for all */
+  while (choices[i].promotes != plan->kernels.promotes || choices[i].most_rows < mean_rows(plan)) i++;
+  return &choices[i];
+}
+
+/* The choice in words, after it was made. */
+static void set_forward_reason(purr_plan_t *plan, const struct choice *choice) {
+  const purr__mega_variant_t *forward = &plan->kernels.forward;
+  char rows[32] = "any number of";
+  if (choice->most_rows != ANY_ROWS) snprintf(rows, sizeof rows, "up to %lld", (long long)choice->most_rows);
+  snprintf(plan->forward_reason, sizeof plan->forward_reason,
+           "tiles of up to %d rows; row %d of %d in the table, for sums that are %spromoted and %s rows an expert "
+           "(%lld here): %s",
+           forward->tile_rows, (int)(choice - choices) + 1, NUM_CHOICES, choice->promotes ? "" : "not ", rows,
+           (long long)mean_rows(plan), choice->why);
+}
+
+/* ---- mega ---- */
 
 /* What the megakernel does not serve, on whatever device. */
 static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
@@ -130,33 +163,58 @@ static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
   return PURR_STATUS_OK;
 }
 
-/* Takes the megakernel, after the staged kernels have been found. */
-static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
-  const variant_t *chosen = plan->kernels.promotes ? &promoting_variant : &plain_variant;
+/* The kernel of this role, and of this name where it is not NULL. */
+static purr_status_t find_mega_kernel(const purr_plan_t *plan, const char *role, const char *entry, size_t params_bytes,
+                                      const purr__kernel_t **out_kernel, purr_error_t *err) {
   const purr__shape_t shape = shape_of(plan);
-  purr__mega_variant_t *variant = &plan->kernels.forward;
-  *variant = (purr__mega_variant_t){.tile_rows = chosen->tile_rows, .traced_tile_rows = chosen->traced_tile_rows};
-  const struct {
-    const char *role;
-    int params_bytes;
-    const purr__kernel_t **kernel;
-    bool is_optional;
-  } needs[] = {{chosen->role, sizeof(purr__forward_params_t), &variant->kernel, false},
-               {"unit_list", sizeof(purr__schedule_params_t), &plan->kernels.unit_list, false},
-               {chosen->traced_role, sizeof(purr__forward_params_t), &variant->traced, true}};
+  const purr__kernel_need_t need = {.role = role,
+                                    .params_version = PURR__KERNEL_LAYOUT,
+                                    .params_bytes = (int)params_bytes,
+                                    .shape = &shape,
+                                    .entry = entry};
   const purr__kernels_t *kernels = NULL;
   purr_status_t status = purr__kernels_get(plan->device, &kernels, err);
-  for (size_t i = 0; i < sizeof needs / sizeof needs[0] && status == PURR_STATUS_OK; i++) {
-    const purr__kernel_need_t need = {needs[i].role, PURR__KERNEL_LAYOUT, needs[i].params_bytes, &shape};
-    status = purr__kernels_find(kernels, &need, needs[i].kernel, needs[i].is_optional ? NULL : err);
-    if (status == PURR_STATUS_OK) status = check_pin(plan, *needs[i].kernel, err);
-    if (status != PURR_STATUS_OK && needs[i].is_optional) {
-      *needs[i].kernel = NULL;
-      status = PURR_STATUS_OK;
-    }
-  }
-  if (status == PURR_STATUS_OK) plan->backend = PURR_BACKEND_MEGA;
-  return status;
+  if (status == PURR_STATUS_OK) status = purr__kernels_find(kernels, &need, out_kernel, err);
+  return status == PURR_STATUS_OK ? check_pin(plan, *out_kernel, err) : status;
+}
+
+/* Rows of a variant's largest tile, as its manifest says. */
+static purr_status_t get_tile_rows(const purr__kernel_t *kernel, int32_t *out_rows, purr_error_t *err) {
+  *out_rows = kernel->entry->tile[0];
+  if (*out_rows >= 8 && *out_rows <= PURR__UNIT_MAX_ROWS && *out_rows % 8 == 0) return PURR_STATUS_OK;
+  return purr__fail(err, PURR_STATUS_PACKAGE,
+                    "package '%s' says that tiles of %.64s have %d rows; the forward megakernel has a multiple of 8 up "
+                    "to %d",
+                    kernel->package->manifest.name, kernel->entry->entry, *out_rows, PURR__UNIT_MAX_ROWS);
+}
+
+purr_status_t purr__plan_take_forward(purr_plan_t *plan, const char *entry, purr_error_t *err) {
+  const bool promotes = plan->kernels.promotes;
+  const size_t bytes = sizeof(purr__forward_params_t);
+  purr__mega_variant_t forward = {0};
+  purr_status_t status =
+      find_mega_kernel(plan, promotes ? "forward_promoted" : "forward", entry, bytes, &forward.kernel, err);
+  if (status == PURR_STATUS_OK) status = get_tile_rows(forward.kernel, &forward.tile_rows, err);
+  if (status != PURR_STATUS_OK) return status;
+  /* One twin serves all variants: its bits are theirs. */
+  const char *traced_role = promotes ? "forward_promoted_traced" : "forward_traced";
+  if (find_mega_kernel(plan, traced_role, NULL, bytes, &forward.traced, NULL) != PURR_STATUS_OK ||
+      get_tile_rows(forward.traced, &forward.traced_tile_rows, NULL) != PURR_STATUS_OK)
+    forward.traced = NULL;
+  plan->kernels.forward = forward;
+  return PURR_STATUS_OK;
+}
+
+/* Takes the megakernel, after the staged kernels have been found. */
+static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
+  const struct choice *choice = choose_forward(plan);
+  purr_status_t status = purr__plan_take_forward(plan, choice->entry, err);
+  if (status == PURR_STATUS_OK)
+    status = find_mega_kernel(plan, "unit_list", NULL, sizeof(purr__schedule_params_t), &plan->kernels.unit_list, err);
+  if (status != PURR_STATUS_OK) return status;
+  set_forward_reason(plan, choice);
+  plan->backend = PURR_BACKEND_MEGA;
+  return PURR_STATUS_OK;
 }
 
 static purr_status_t try_staged(purr_plan_t *plan, int device_idx, purr_error_t *err) {

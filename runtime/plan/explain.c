@@ -1,5 +1,6 @@
 /* The plan in words: what was chosen and why, and where every byte of one rank goes. */
 #include "base/number.h"
+#include "package/package.h"
 #include "plan/plan.h"
 
 /* ---- what both forms need ---- */
@@ -74,6 +75,18 @@ static void add_shape(purr__text_t *text, const purr_plan_t *plan) {
   }
   purr__text_add(text, "  T  max_tokens         %8lld%s\n\n", (long long)layer->max_tokens,
                  has_peers ? "   from each rank" : "");
+}
+
+/* The variant of the megakernel. */
+static void add_forward(purr__text_t *text, const purr_plan_t *plan) {
+  if (plan->backend != PURR_BACKEND_MEGA) return;
+  const purr__mega_variant_t *forward = &plan->kernels.forward;
+  purr__text_add(text, "  %s: %s\n", forward->kernel->entry->entry, plan->forward_reason);
+  if (forward->traced == NULL)
+    purr__text_add(text, "  no kernel of the package writes a timeline of it\n");
+  else
+    purr__text_add(text, "  a timeline is written by %s, which gives the same bits in tiles of up to %d rows\n",
+                   forward->traced->entry->entry, forward->traced_tile_rows);
 }
 
 static void add_rows(purr__text_t *text, const purr_plan_t *plan) {
@@ -169,7 +182,9 @@ static void add_memory(purr__text_t *text, const purr_plan_t *plan) {
 
 static void explain(purr__text_t *text, const purr_plan_t *plan) {
   add_shape(text, plan);
-  purr__text_add(text, "Backend: %s\n  %s\n\n", purr__backend_name(plan->backend), plan->backend_reason);
+  purr__text_add(text, "Backend: %s\n  %s\n", purr__backend_name(plan->backend), plan->backend_reason);
+  add_forward(text, plan);
+  purr__text_add(text, "\n");
   add_rows(text, plan);
   add_batches(text, plan);
   add_kept(text, plan);
@@ -211,6 +226,11 @@ static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
   purr__layer_add_json(text, &plan->texts, &plan->layer, 2);
   purr__text_add(text, ",\n  \"backend\": \"%s\",\n  \"backend_reason\": ", purr__backend_name(plan->backend));
   purr__text_add_json_string(text, plan->backend_reason);
+  if (plan->backend == PURR_BACKEND_MEGA) {
+    purr__text_add(text, ",\n  \"forward_kernel\": \"%s\",\n  \"forward_kernel_reason\": ",
+                   plan->kernels.forward.kernel->entry->entry);
+    purr__text_add_json_string(text, plan->forward_reason);
+  }
   purr__text_add(text, ",\n  \"hash\": \"%016llx\",\n", (unsigned long long)plan->hash);
   add_json_int(text, "num_local_experts", plan->num_local_experts);
   add_json_int(text, "max_rows", plan->max_rows);

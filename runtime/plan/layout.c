@@ -40,7 +40,9 @@ static bool lay_out_table(purr_plan_t *plan) {
   if (plan->backend == PURR_BACKEND_HOST) return fits;
   TABLE(STATUS, "how the building went", HEADER_REGION_BYTES, 1);
   TABLE(TILE_BEGIN, "first tile of each expert", plan->num_local_experts + 1, sizeof(int32_t));
-  TABLE(TILE_EXPERT, "expert of each tile", plan->max_rows / PURR__SEGMENT_ROWS, sizeof(int32_t));
+  int64_t tiles = plan->max_rows / PURR__SEGMENT_ROWS;
+  if (plan->backend == PURR_BACKEND_MEGA) tiles = purr__max(tiles, purr__unit_most_tiles(plan));
+  TABLE(TILE_EXPERT, "expert of each tile", tiles, sizeof(int32_t));
   return fits;
 }
 
@@ -155,6 +157,7 @@ static bool count_weight_bytes(purr_plan_t *plan) {
 }
 
 bool purr__plan_lay_out(purr_plan_t *plan) {
+  plan->table_bytes = plan->sym_bytes = plan->ws_bytes = plan->saved_bytes = 0;
   return lay_out_table(plan) && lay_out_symmetric(plan) &&
          (plan->backend == PURR_BACKEND_HOST ? lay_out_host(plan) : lay_out_gpu(plan)) && lay_out_saved(plan) &&
          count_weight_bytes(plan);

@@ -5,6 +5,7 @@
 
 #include "driver/driver.h"
 #include "kernels/layout.h"
+#include "package/package.h"
 #include "plan/stages.h"
 
 #define DEFAULT_NUM_SMS 132 /* an H200 */
@@ -157,6 +158,9 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
             "plan: layer '%s', backend %s (%s), minibatch %lld rows, macrobatch %lld rows, %lld of %lld rows kept",
             plan->name, purr__backend_name(plan->backend), plan->backend_reason, (long long)plan->minibatch_rows,
             (long long)plan->macrobatch_rows, (long long)plan->kept_rows, (long long)plan->max_rows);
+  if (plan->backend == PURR_BACKEND_MEGA)
+    purr__log(context, PURR_LOG_INFO, "plan: layer '%s', kernel %s: %s", plan->name,
+              plan->kernels.forward.kernel->entry->entry, plan->forward_reason);
   *out_plan = plan;
   return PURR_STATUS_OK;
 }

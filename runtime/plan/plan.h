@@ -97,7 +97,7 @@ typedef struct purr__plan_kernels {
   const struct purr__kernel *schedule_count, *schedule_place, *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
   const struct purr__kernel *exchange, *barrier; /* used when R > 1 */
   const struct purr__kernel *unit_list;
-  purr__mega_variant_t forward; /* of the mega backend */
+  purr__mega_variant_t forward; /* of the mega backend; which one says forward_choice.def */
 } purr__plan_kernels_t;
 
 struct purr_plan {
@@ -107,6 +107,7 @@ struct purr_plan {
   const char *name;        /* texts.name */
   int backend;             /* chosen */
   char backend_reason[256];
+  char forward_reason[384];    /* why this variant of the megakernel; "" without */
   struct purr__device *device; /* NULL: the host backend */
   purr__plan_kernels_t kernels;
   struct purr__stages *stages; /* of Triton's; NULL = none. plan/stages.h */
@@ -130,9 +131,12 @@ struct purr_plan {
 /* ---- steps of purr_plan_create ---- */
 /* Chooses plan->backend, and the device and kernels of a GPU backend. `device_idx` is -1 for the current device. */
 purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_error_t *err);
+/* Gives a plan of the mega backend this variant of the forward megakernel, and its twin with a timeline. The byte
+ * layout depends on it. MISSING_KERNEL, or what purr__kernels_find returns, where the packages do not have it. */
+purr_status_t purr__plan_take_forward(purr_plan_t *plan, const char *entry, purr_error_t *err);
 /* "host", "staged", "mega", "auto". */
 const char *purr__backend_name(int32_t backend);
-/* False when some size does not fit in 63 bits. */
+/* False when some size does not fit in 63 bits. Starts afresh when called again. */
 bool purr__plan_lay_out(purr_plan_t *plan);
 #define PURR__TASK_BYTES 512 /* room for one purr__gemm_t */
 

@@ -20,15 +20,22 @@ purr__unit_order_t purr__unit_order_of(const purr_plan_t *plan, int64_t num_toke
   };
 }
 
-void purr__unit_room(const purr_plan_t *plan, int64_t *out_num_units, int64_t *out_num_sync_words) {
+/* Of the variant and its twin with a timeline. */
+static int32_t smaller_tile_rows(const purr_plan_t *plan) {
   const purr__mega_variant_t *variant = &plan->kernels.forward;
-  const int32_t tile_rows = variant->traced != NULL && variant->traced_tile_rows < variant->tile_rows
-                                ? variant->traced_tile_rows
-                                : variant->tile_rows;
-  const purr__unit_order_t order = purr__unit_order_of(plan, plan->layer.max_tokens, tile_rows);
+  return variant->traced != NULL && variant->traced_tile_rows < variant->tile_rows ? variant->traced_tile_rows
+                                                                                   : variant->tile_rows;
+}
+
+int64_t purr__unit_most_tiles(const purr_plan_t *plan) {
   /* Of each expert the last tile may be short. */
-  const int64_t slots = plan->layer.max_tokens * plan->layer.top_k;
-  const int64_t tiles = slots / order.tile_rows + purr__min(slots, plan->num_local_experts);
+  const int64_t slots = plan->layer.num_ranks * plan->layer.max_tokens * plan->layer.top_k;
+  return slots / smaller_tile_rows(plan) + purr__min(slots, plan->num_local_experts);
+}
+
+void purr__unit_room(const purr_plan_t *plan, int64_t *out_num_units, int64_t *out_num_sync_words) {
+  const purr__unit_order_t order = purr__unit_order_of(plan, plan->layer.max_tokens, smaller_tile_rows(plan));
+  const int64_t tiles = purr__unit_most_tiles(plan);
   *out_num_units = tiles * (order.gate_up_pairs + order.down_pairs) +
                    (int64_t)order.num_shared_tiles * (order.shared_gate_up_pairs + order.down_pairs);
   *out_num_sync_words = (int64_t)(sizeof(purr__unit_sync_t) / sizeof(int32_t)) + 2 * (tiles + order.num_shared_tiles);

@@ -8,6 +8,9 @@
 /* How the units of a call with `num_tokens` tokens are cut and ordered; without the addresses. */
 purr__unit_order_t purr__unit_order_of(const purr_plan_t *plan, int64_t num_tokens, int32_t tile_rows);
 
+/* Most tiles of routed experts in one call of the plan, with or without a timeline. */
+int64_t purr__unit_most_tiles(const purr_plan_t *plan);
+
 /* Most units, and most 32-bit words of purr__unit_sync_t and what follows it, in one call of the plan. */
 void purr__unit_room(const purr_plan_t *plan, int64_t *out_num_units, int64_t *out_num_sync_words);
 
