@@ -21,6 +21,8 @@ static purr_weights_t *weights;
 static char *memory; /* of the fake device: every tensor of the caller */
 static int64_t hidden, inner, shared;
 
+static int64_t max_tokens = T;
+
 static purr_status_t open_plan(int32_t backend, int cc, int32_t num_ranks) {
   const purr_layer_desc_t layer = {.struct_size = sizeof layer,
                                    .hidden_size = hidden,
@@ -28,7 +30,7 @@ static purr_status_t open_plan(int32_t backend, int cc, int32_t num_ranks) {
                                    .shared_intermediate_size = shared,
                                    .num_experts = E,
                                    .top_k = K,
-                                   .max_tokens = T,
+                                   .max_tokens = max_tokens,
                                    .backend = backend};
   const purr_plan_desc_t desc = {.struct_size = sizeof desc, .num_ranks = num_ranks};
   purr_config_t *config = NULL;
@@ -219,27 +221,174 @@ static void what_is_refused(void) {
   purr_context_destroy(context);
 }
 
-/* The list has room for the worst that routing can do. */
-static void room_for_all_units(void) {
-  hidden = 264, inner = 72, shared = 0;
+/* ---- variants ---- */
+
+typedef struct variant {
+  const char *entry, *role;
+  int tile_rows, stages;
+  bool promotes, traces;
+  int shared_bytes;
+} variant_t;
+
+static const variant_t variants[] = {
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
+  {#entry, #role, tile_rows, stages, promotes, traces, shared_bytes},
+#include "kernels/sm90a/forward_variants.def"
+#undef PURR_FORWARD_VARIANT
+};
+enum { NUM_VARIANTS = sizeof variants / sizeof variants[0] };
+
+#define ANY_ROWS INT64_MAX
+static const struct choice {
+  bool promotes;
+  int64_t most_rows;
+  const char *entry, *why;
+} choices[] = {
+#define PURR_FORWARD_CHOICE(promotes, most_rows, entry, why) {promotes, most_rows, #entry, why},
+#include "plan/forward_choice.def"
+#undef PURR_FORWARD_CHOICE
+};
+enum { NUM_CHOICES = sizeof choices / sizeof choices[0] };
+
+static const variant_t *find_variant(const char *entry) {
+  for (int i = 0; i < NUM_VARIANTS; i++)
+    if (strcmp(variants[i].entry, entry) == 0) return &variants[i];
+  return NULL;
+}
+
+/* Names and roles say what the other columns say, and the package has what the table promises. */
+static void the_table_of_variants(void) {
+  hidden = inner = 64, shared = 0;
   REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
-  int64_t room, words;
-  purr__unit_room(plan, &room, &words);
-  const purr__unit_order_t order = purr__unit_order_of(plan, T, plan->kernels.forward.tile_rows);
-  CU_ASSERT_EQUAL(order.gate_up_pairs, 1);
-  CU_ASSERT_EQUAL(order.down_pairs, 2);
-  for (int64_t first = 0; first <= T * K; first++) { /* one expert has so many rows, the others a row each, then all */
-    int64_t tiles = 0, left = T * K;
-    for (int e = 0; e < E; e++) {
-      const int64_t rows = e == 0 ? first : e == E - 1 ? left : purr__min(left, 1);
-      tiles += (rows + order.tile_rows - 1) / order.tile_rows;
-      left -= rows;
-    }
-    if (tiles * 3 > room || (int64_t)(sizeof(purr__unit_sync_t) / 4) + 2 * tiles > words) {
-      CU_FAIL("more units than room");
-      break;
-    }
+  const purr__kernels_t *kernels = NULL;
+  ASSERT_OK(purr__kernels_get(plan->device, &kernels, &err));
+  for (int i = 0; i < NUM_VARIANTS; i++) {
+    const variant_t *v = &variants[i];
+    char name[64], role[64];
+    const char *promoted = v->promotes ? "_promoted" : "", *traced = v->traces ? "_traced" : "";
+    snprintf(name, sizeof name, "purr_forward_%d%s%s", v->tile_rows, promoted, traced);
+    snprintf(role, sizeof role, "forward%s%s", promoted, traced);
+    CU_ASSERT_STRING_EQUAL(v->entry, name);
+    CU_ASSERT_STRING_EQUAL(v->role, role);
+    CU_ASSERT(v->tile_rows % PURR__MAP_ROWS_TOKENS == 0 && v->tile_rows <= PURR__UNIT_MAX_ROWS);
+    CU_ASSERT(v->shared_bytes <= 232448);
+    const purr__kernel_need_t need = {.role = v->role,
+                                      .params_version = PURR__KERNEL_LAYOUT,
+                                      .params_bytes = sizeof(purr__forward_params_t),
+                                      .entry = v->entry};
+    const purr__kernel_t *kernel = NULL;
+    REQUIRE_OK(purr__kernels_find(kernels, &need, &kernel, &err));
+    CU_ASSERT_STRING_EQUAL(kernel->entry->entry, v->entry);
+    CU_ASSERT_EQUAL(kernel->entry->shared_bytes, v->shared_bytes);
+    CU_ASSERT_EQUAL(kernel->entry->tile[0], v->tile_rows);
   }
+  purr_plan_destroy(plan);
+  purr_context_destroy(context);
+}
+
+/* Every row of the choice is of a variant for such sums without a timeline, narrower rows stand first, and both kinds
+ * of sums end with a row for all. */
+static void the_table_of_choices(void) {
+  for (int promotes = 0; promotes < 2; promotes++) {
+    int64_t before = 0;
+    for (int i = 0; i < NUM_CHOICES; i++) {
+      if (choices[i].promotes != (bool)promotes) continue;
+      const variant_t *v = find_variant(choices[i].entry);
+      CU_ASSERT_PTR_NOT_NULL_FATAL(v);
+      CU_ASSERT(v->promotes == (bool)promotes && !v->traces);
+      CU_ASSERT(choices[i].most_rows > before);
+      CU_ASSERT(strlen(choices[i].why) > 0 && strlen(choices[i].why) < 200);
+      before = choices[i].most_rows;
+    }
+    CU_ASSERT_EQUAL(before, ANY_ROWS);
+  }
+}
+
+/* The plan takes the first row that fits, at each row's edges, and says so. */
+static void the_first_row_that_fits(void) {
+  inner = 64, shared = 0;
+  for (int i = 0; i < NUM_CHOICES; i++)
+    for (int past = 0; past < 2; past++) {
+      const bool any = choices[i].most_rows == ANY_ROWS;
+      const int64_t rows = any ? 5000 : choices[i].most_rows + past; /* of an expert */
+      int first = 0;
+      while (choices[first].promotes != choices[i].promotes || choices[first].most_rows < rows) first++;
+      max_tokens = rows * E / K;
+      hidden = choices[i].promotes ? 2056 : 64;
+      REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
+      max_tokens = T;
+      const char *entry = choices[first].entry;
+      CU_ASSERT_STRING_EQUAL(plan->kernels.forward.kernel->entry->entry, entry);
+      CU_ASSERT_EQUAL(plan->kernels.forward.tile_rows, find_variant(entry)->tile_rows);
+      CU_ASSERT_EQUAL(plan->kernels.forward.traced_tile_rows, choices[i].promotes ? 144 : 208);
+      char text[32768], expected[300];
+      ASSERT_OK(purr_plan_describe(plan, PURR_FORMAT_TEXT, text, sizeof text, NULL, &err));
+      snprintf(expected, sizeof expected, "%s: tiles of up to %d rows; row %d of %d in the table", entry,
+               find_variant(entry)->tile_rows, first + 1, NUM_CHOICES);
+      CU_ASSERT_PTR_NOT_NULL(strstr(text, expected));
+      CU_ASSERT_PTR_NOT_NULL(strstr(text, choices[first].why)); /* to its end */
+      ASSERT_OK(purr_plan_describe(plan, PURR_FORMAT_JSON, text, sizeof text, NULL, &err));
+      snprintf(expected, sizeof expected, "\"forward_kernel\": \"%s\"", entry);
+      CU_ASSERT_PTR_NOT_NULL(strstr(text, expected));
+      purr_plan_destroy(plan);
+      purr_context_destroy(context);
+    }
+}
+
+static void a_variant_that_is_not_there(void) {
+  hidden = inner = 64, shared = 0;
+  REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
+  ASSERT_FAILS(purr__plan_take_forward(plan, "purr_forward_7", &err), PURR_STATUS_MISSING_KERNEL,
+               "no forward kernel purr_forward_7 is in the");
+  ASSERT_FAILS(purr__plan_take_forward(plan, "purr_forward_64_promoted", &err), PURR_STATUS_MISSING_KERNEL,
+               "no forward kernel purr_forward_64_promoted is in the");
+  CU_ASSERT_STRING_EQUAL(plan->kernels.forward.kernel->entry->entry, "purr_forward_208"); /* as before */
+  purr_plan_destroy(plan);
+  purr_context_destroy(context);
+}
+
+/* Lists and tables of every variant have room for the worst that routing can do. */
+static void room_for_all_units(void) {
+  inner = 72, shared = 0;
+  for (int i = 0; i < NUM_VARIANTS; i++) {
+    if (variants[i].traces) continue;
+    hidden = variants[i].promotes ? 2056 : 264;
+    REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
+    ASSERT_OK(purr__plan_take_forward(plan, variants[i].entry, &err));
+    CU_ASSERT(purr__plan_lay_out(plan));
+    int64_t room, words;
+    purr__unit_room(plan, &room, &words);
+    const purr__unit_order_t order = purr__unit_order_of(plan, T, plan->kernels.forward.tile_rows);
+    const int64_t table = (int64_t)(plan->table[PURR__TABLE_TILE_EXPERT].bytes / sizeof(int32_t));
+    const int64_t pairs = order.gate_up_pairs + order.down_pairs;
+    CU_ASSERT_EQUAL(order.gate_up_pairs, 1);
+    CU_ASSERT_EQUAL(order.down_pairs, (hidden + 255) / 256);
+    CU_ASSERT_EQUAL(order.tile_rows, variants[i].tile_rows);
+    for (int64_t first = 0; first <= T * K;
+         first++) { /* one expert has so many rows, the others a row each, then all */
+      int64_t tiles = 0, left = T * K;
+      for (int e = 0; e < E; e++) {
+        const int64_t rows = e == 0 ? first : e == E - 1 ? left : purr__min(left, 1);
+        tiles += (rows + order.tile_rows - 1) / order.tile_rows;
+        left -= rows;
+      }
+      if (tiles * pairs > room || (int64_t)(sizeof(purr__unit_sync_t) / 4) + 2 * tiles > words || tiles > table) {
+        CU_FAIL("more units than room");
+        break;
+      }
+    }
+    purr_plan_destroy(plan);
+    purr_context_destroy(context);
+  }
+}
+
+/* A plan may be laid out again: nothing is counted twice. */
+static void laid_out_again(void) {
+  hidden = inner = 64, shared = 48;
+  REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
+  const purr_plan_t before = *plan;
+  CU_ASSERT(purr__plan_lay_out(plan));
+  CU_ASSERT_EQUAL(memcmp(&before, plan, sizeof before), 0);
   purr_plan_destroy(plan);
   purr_context_destroy(context);
 }
@@ -259,6 +408,11 @@ int main(void) {
                                         {"a schedule that was built before", a_schedule_that_was_built_before},
                                         {"a timeline", a_timeline},
                                         {"what is refused", what_is_refused},
+                                        {"the table of variants", the_table_of_variants},
+                                        {"the table of choices", the_table_of_choices},
+                                        {"the first row that fits", the_first_row_that_fits},
+                                        {"a variant that is not there", a_variant_that_is_not_there},
                                         {"room for all units", room_for_all_units},
+                                        {"laid out again", laid_out_again},
                                         {0}});
 }
