@@ -13,16 +13,20 @@ import statistics
 import torch
 import torch.nn.functional as F
 
-SHAPES = {  # T, H, I, E, K, S
-    "kimi_k2": (2048, 7168, 2048, 48, 8, 2048),
-    "kimi_ep64_rank": (16384, 7168, 2048, 6, 1, 0),
-    "qwen3_30b": (8192, 2048, 768, 128, 8, 0),
-    "deepseek_v2_lite": (8192, 2048, 1408, 64, 6, 2816),
-    "mixtral_8x7b": (4096, 4096, 14336, 8, 2, 0),
-}
-KERNELS = ["mma", "mma_promoted", "wgmma", "wgmma_promoted", "mega", "mega_promoted"]  # as in staged.cuh
+from shapes import SHAPES
+
+KERNELS = []  # what the library can run, by number: open_library
 STAGES = {"schedule": 1, "gate_up": 2, "down": 4, "shared_gate_up": 8, "shared_down": 16, "slot_sum": 32}
 TOGETHER, ALL = 64, 127
+
+
+def open_library(path):
+    """The library, and in KERNELS the names that it knows: mma, wgmma_promoted, forward_208 (of the megakernel) ..."""
+    library = ctypes.CDLL(path)
+    library.staged_create.restype = ctypes.c_void_p
+    library.staged_kernels_name.restype = ctypes.c_char_p
+    while name := library.staged_kernels_name(len(KERNELS)): KERNELS.append(name.decode())
+    return library
 
 
 def route(num_tokens, num_experts, top_k, zipf, generator):
@@ -34,7 +38,7 @@ def route(num_tokens, num_experts, top_k, zipf, generator):
 
 
 class Layer:
-    def __init__(self, library, shape, zipf):
+    def __init__(self, library, shape, zipf, has_eager=True):
         T, H, I, E, K, S = self.shape = shape
         bf16 = dict(device="cuda", dtype=torch.bfloat16)
         self.library = library
@@ -47,9 +51,10 @@ class Layer:
         self.weights = torch.rand(T, K, device="cuda").softmax(1)
         self.out = torch.empty(T, H, **bf16)
         # PyTorch's grouped product wants [E, H, 2I]; like the peers' benchmark, laid out so.
-        self.eager_gate_up = self.gate_up.transpose(1, 2).contiguous()
-        self.eager_down = self.down.transpose(1, 2).contiguous()
-        if S:
+        if has_eager:
+            self.eager_gate_up = self.gate_up.transpose(1, 2).contiguous()
+            self.eager_down = self.down.transpose(1, 2).contiguous()
+        if has_eager and S:
             self.eager_shared_gate_up = self.shared_gate_up.t().contiguous()
             self.eager_shared_down = self.shared_down.t().contiguous()
         pointer = lambda t: ctypes.c_void_p(t.data_ptr() if t is not None else 0)
@@ -91,6 +96,8 @@ flush = None
 
 
 def once(work):
+    global flush
+    if flush is None: flush = torch.empty(256 * 2**20, device="cuda", dtype=torch.uint8)
     flush.zero_()
     torch.cuda._sleep(4_000_000)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -110,27 +117,30 @@ def medians(works, num):
     return [statistics.median(t) for t in times]
 
 
+def measure_dense():
+    """TFLOP/s of the 8192-cubed BF16 product."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(3): a @ b
+    return 2 * 8192**3 / medians([lambda: a @ b], 10)[0] / 1e9
+
+
 def main():
-    global flush
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--zipf", action="store_true")
     parser.add_argument("--only", default="")
-    parser.add_argument("--variants", default="wgmma,mega")
+    parser.add_argument("--variants", default="wgmma,forward_208",
+                        help="mma, wgmma, each with _promoted too; the megakernel's: forward_208, ...")
     parser.add_argument("--shape", action="append", default=[], help="NAME=T,H,I,E,K,S instead of the five")
     parser.add_argument("--json")
     parser.add_argument("--trace", help="a folder: the megakernel's timeline of each shape goes there")
     arguments = parser.parse_args()
-    library = ctypes.CDLL(arguments.library)
-    library.staged_create.restype = ctypes.c_void_p
+    library = open_library(arguments.library)
     variants = arguments.variants.split(",")
-    flush = torch.empty(256 * 2**20, device="cuda", dtype=torch.uint8)
     torch.manual_seed(0)
 
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(3): a @ b
-    dense = 2 * 8192**3 / medians([lambda: a @ b], 10)[0] / 1e9
+    dense = measure_dense()
     print(f"{torch.cuda.get_device_name()}, dense 8192^3 {dense:.0f} TFLOP/s", flush=True)
     results = {"dense": dense}
     shapes = {n: tuple(map(int, v.split(","))) for n, v in (s.split("=") for s in arguments.shape)} or SHAPES
@@ -148,17 +158,19 @@ def main():
             for work in works:
                 for _ in range(3): work()
             times = medians(works, arguments.pairs)
-        if arguments.trace:
+        for v in variants:
+            if not arguments.trace or not v.startswith("forward"): continue
             flush.zero_()
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            assert library.staged_trace(layer.handle, stream, f"{arguments.trace}/{name}.trace".encode()) == 0
+            path = f"{arguments.trace}/{name}{'.promoted' * ('promoted' in v)}.trace"
+            assert library.staged_trace(layer.handle, stream, "promoted" in v, path.encode()) == 0
         rates = [layer.flops / t / 1e9 for t in times]
         results[name] = dict(zip(["eager"] + variants, rates))
         print(f"{name:18s} eager {times[0]:.3f} ms {rates[0]:.0f} TFLOP/s" + "".join(
             f" | {v} {t:.3f} ms {r:.0f} TFLOP/s, {r / rates[0]:.2f} of eager, {r / dense:.2f} of dense"
             for v, t, r in zip(variants, times[1:], rates[1:])), flush=True)
         for v in variants:
-            if v.startswith("mega"): continue
+            if v.startswith("forward"): continue
             T, H, I, E, K, S = shape
             flops = {"gate_up": 4 * T * K * H * I, "down": 2 * T * K * H * I, "shared_gate_up": 4 * T * H * S,
                      "shared_down": 2 * T * H * S}

@@ -25,9 +25,10 @@ __global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t 
 __global__ void purr_gate_up_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_down_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params);
-__global__ void purr_forward_208(const __grid_constant__ purr__forward_params_t params);
-__global__ void purr_forward_208_traced(const __grid_constant__ purr__forward_params_t params);
-__global__ void purr_forward_176_promoted(const __grid_constant__ purr__forward_params_t params);
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
+  __global__ void entry(const __grid_constant__ purr__forward_params_t params);
+#include "sm90a/forward_variants.def"
+#undef PURR_FORWARD_VARIANT
 }
 
 namespace staged {
@@ -43,12 +44,35 @@ enum Stage {
   kAll = 127
 };
 
-/* Which kernels multiply; bench_staged.py counts in the same order. */
-enum Kernels { kMma = 0, kMmaPromoted = 1, kWgmma = 2, kWgmmaPromoted = 3, kMega = 4, kMegaPromoted = 5 };
+/* Which kernels multiply: from kMega on, the variants of the forward megakernel in the order of their table. */
+enum Kernels { kMma = 0, kMmaPromoted = 1, kWgmma = 2, kWgmmaPromoted = 3, kMega = 4 };
+
+struct ForwardVariant {
+  const char *entry;
+  void (*kernel)(const purr__forward_params_t);
+  int tile_rows;
+  bool promotes, traces;
+  int shared_bytes;
+};
+constexpr ForwardVariant kVariants[] = {
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
+  {#entry, entry, tile_rows, promotes, traces, shared_bytes},
+#include "sm90a/forward_variants.def"
+#undef PURR_FORWARD_VARIANT
+};
+constexpr int kNumKernels = kMega + sizeof kVariants / sizeof kVariants[0];
+constexpr int kLeastTileRows = 16;
+
+/* "mma", "wgmma_promoted", "forward_208"; NULL past the last. */
+inline const char *kernels_name(int32_t kernels) {
+  static const char *const names[] = {"mma", "mma_promoted", "wgmma", "wgmma_promoted"};
+  if (kernels < 0 || kernels >= kNumKernels) return nullptr;
+  return kernels < kMega ? names[kernels] : kVariants[kernels - kMega].entry + strlen("purr_");
+}
 
 /* Whether they add the partial sums of long chains in FP32. */
 inline bool promotes(int32_t kernels) {
-  return kernels == kMmaPromoted || kernels == kWgmmaPromoted || kernels == kMegaPromoted;
+  return kernels < kMega ? kernels == kMmaPromoted || kernels == kWgmmaPromoted : kVariants[kernels - kMega].promotes;
 }
 
 /* Rows of a weight in one box of its map for the grouped GEMMs. */
@@ -98,7 +122,7 @@ inline purr__unit_order_t unit_order(const Layer &l) {
   purr__unit_order_t order = {};
   order.units = l.units;
   order.sync = l.sync;
-  order.tile_rows = l.kernels == kMega ? 208 : 176;
+  order.tile_rows = kVariants[l.kernels - kMega].tile_rows;
   auto pairs = [](int64_t n) { return (int32_t)((n + 2 * PURR__UNIT_WEIGHT_ROWS - 1) / (2 * PURR__UNIT_WEIGHT_ROWS)); };
   order.gate_up_pairs = pairs(2 * l.intermediate);
   order.down_pairs = pairs(l.hidden);
@@ -117,18 +141,19 @@ inline int64_t max_rows(int64_t max_tokens, int64_t top_k, int64_t num_experts, 
          PURR__SEGMENT_ROWS;
 }
 
-/* Tiles of at least 64 rows, but an expert's last. */
+/* Of experts, whose last may be short, and of the shared one. */
 inline int64_t max_unit_tiles(int64_t max_tokens, int64_t top_k, int64_t num_experts) {
-  return max_tokens * top_k / 64 + num_experts + 1;
+  return max_tokens * top_k / kLeastTileRows + num_experts + 1;
 }
+inline int64_t max_shared_tiles(int64_t max_tokens) { return (max_tokens + kLeastTileRows - 1) / kLeastTileRows; }
 inline int64_t max_units(const Layer &l) {
-  const int64_t tiles = max_unit_tiles(l.max_tokens, l.top_k, l.num_experts), shared = (l.max_tokens + 63) / 64;
+  const int64_t tiles = max_unit_tiles(l.max_tokens, l.top_k, l.num_experts), shared = max_shared_tiles(l.max_tokens);
   return tiles * ((2 * l.intermediate + 255) / 256 + (l.hidden + 255) / 256) +
          shared * ((2 * l.shared_intermediate + 255) / 256 + (l.hidden + 255) / 256);
 }
 inline int64_t num_sync_words(const Layer &l) {
   return (int64_t)(sizeof(purr__unit_sync_t) / 4) +
-         2 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + (l.max_tokens + 63) / 64);
+         2 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + max_shared_tiles(l.max_tokens));
 }
 
 inline int kernel_shared_bytes(const char *name, int arch) {
@@ -387,10 +412,8 @@ inline cudaError_t launch_mega(const Layer &l, cudaStream_t stream) {
   p.top_k = l.top_k;
   p.status = l.status;
   p.trace = l.trace;
-  const bool promoted = promotes(l.kernels);
-  auto kernel = l.trace != nullptr ? purr_forward_208_traced : promoted ? purr_forward_176_promoted : purr_forward_208;
-  const int shared_bytes = kernel_shared_bytes(promoted ? "purr_forward_176_promoted" : "purr_forward_208", 90);
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  const ForwardVariant &variant = kVariants[l.kernels - kMega];
+  error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, variant.shared_bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute cooperative = {};
   cooperative.id = cudaLaunchAttributeCooperative;
@@ -398,11 +421,11 @@ inline cudaError_t launch_mega(const Layer &l, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3((unsigned)(l.num_sms / 2 * 2));
   config.blockDim = dim3(384);
-  config.dynamicSmemBytes = (size_t)shared_bytes;
+  config.dynamicSmemBytes = (size_t)variant.shared_bytes;
   config.stream = stream;
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, p);
+  return cudaLaunchKernelEx(&config, variant.kernel, p);
 }
 
 /* Puts the stages of one forward on the stream; adds the number of launches to *num_launches. */

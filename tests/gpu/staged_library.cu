@@ -60,7 +60,7 @@ void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64
   l->table.expert_count = allocate<int32_t>(E);
   l->table.expert_begin = allocate<int32_t>(E + 1);
   l->table.tile_begin = allocate<int32_t>(E + 1);
-  l->table.tile_expert = allocate<int32_t>(rows / PURR__SEGMENT_ROWS);
+  l->table.tile_expert = allocate<int32_t>(rows / PURR__SEGMENT_ROWS + staged::max_unit_tiles(T, K, E));
   l->table.row_rank = allocate<int32_t>(rows);
   l->table.row_slot = allocate<int32_t>(rows);
   const int chunks = purr__schedule_chunks(T * K, 1);
@@ -75,6 +75,9 @@ void *staged_create(int64_t T, int64_t H, int64_t I, int64_t E, int64_t K, int64
   return l;
 }
 
+/* The kernels that staged_run takes, by number; NULL past the last. */
+const char *staged_kernels_name(int kernels) { return staged::kernels_name(kernels); }
+
 /* Returns the number of launches, or minus the CUDA error. */
 int staged_run(void *layer, void *stream, int kernels, int stages) {
   staged::Layer *l = static_cast<staged::Layer *>(layer);
@@ -85,8 +88,9 @@ int staged_run(void *layer, void *stream, int kernels, int stages) {
   return error == cudaSuccess ? num_launches : -(int)error;
 }
 
-/* One forward of the megakernel with its timeline, kernels/trace.h, written to a file. Returns 0 on success. */
-int staged_trace(void *layer, void *stream, const char *path) {
+/* One forward of the megakernel with its timeline, kernels/trace.h, written to a file: by the variant that writes one
+ * and promotes or does not. Returns 0 on success. */
+int staged_trace(void *layer, void *stream, int promotes, const char *path) {
   staged::Layer *l = static_cast<staged::Layer *>(layer);
   purr__trace_header_t header = {};
   header.magic = PURR__TRACE_MAGIC;
@@ -103,7 +107,9 @@ int staged_trace(void *layer, void *stream, const char *path) {
   cudaMemset(device, 0, bytes);
   cudaMemcpy(device, &header, sizeof header, cudaMemcpyHostToDevice);
   l->trace = device;
-  l->kernels = staged::kMega;
+  for (l->kernels = staged::kMega; !staged::kVariants[l->kernels - staged::kMega].traces ||
+                                   staged::kVariants[l->kernels - staged::kMega].promotes != (promotes != 0);)
+    l->kernels++;
   l->stages = staged::kAll;
   int num_launches = 0;
   cudaError_t error = staged::forward(*l, static_cast<cudaStream_t>(stream), &num_launches);

@@ -237,9 +237,8 @@ static void the_megakernel_too(void) {
   static const struct {
     shape_t shape;
     const char *words;
-  } cases[] = {
-      {{2048, 64, 2048}, "kernel purr_forward_208, not promoted: sums have up to 2048 products, no more than 2048"},
-      {{64, 64, 2056}, "kernel purr_forward_176_promoted, promoted to FP32 every 1024 products: sums have up to 2056"}};
+  } cases[] = {{{2048, 64, 2048}, "not promoted: sums have up to 2048 products, no more than 2048"},
+               {{64, 64, 2056}, "_promoted, promoted to FP32 every 1024 products: sums have up to 2056"}};
   for (int i = 0; i < 2; i++) {
     REQUIRE_OK(open_plan(&cases[i].shape, PURR_BACKEND_MEGA, 90));
     CU_ASSERT_PTR_NOT_NULL(strstr(plan->backend_reason, cases[i].words));
