@@ -146,7 +146,7 @@ static void zipf(void) {
 /* Tiles of all heights, and more of them than an expert's rows have segments. */
 static void one_expert_gets_all(void) {
   for (int first = 0; first < 2; first++) {
-    test_problem_t *p = test_random(3, 541, 64, 40, 3, 1, 0, false);
+    test_problem_t *p = test_random(3, 301, 64, 40, 3, 1, 0, false);
     for (int64_t i = 0; i < p->tokens; i++) p->ids[i] = 1;
     compare(p, (test_run_t){.schedule_first = first, .inference = first}, false, "one expert");
   }
@@ -168,7 +168,7 @@ static void long_sums(void) {
   compare(test_random(8, 19, 40, 3128, 2, 1, 0, false), (test_run_t){0}, true, "long I");
   compare(test_random(9, 21, 72, 24, 2, 1, 2088, false), (test_run_t){0}, true, "long S");
   compare(test_random(10, 1, 2064, 136, 3, 2, 16, true), (test_run_t){0}, true, "T = 1, long");
-  p = test_random(11, 401, 2056, 8, 2, 1, 0, false);
+  p = test_random(11, 190, 2056, 8, 2, 1, 0, false);
   for (int64_t i = 0; i < p->tokens; i++) p->ids[i] = 1;
   compare(p, (test_run_t){.inference = true}, true, "one expert, long");
 }
