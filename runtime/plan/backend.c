@@ -106,21 +106,26 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
 
 /* ---- mega ---- */
 
-/* The variants, by the roles of their kernels. */
+/* The variants, by the roles of their kernels. [promotes][has peers or a ring] */
 typedef struct variant {
   const char *role, *traced_role;
   int32_t tile_rows, traced_tile_rows;
 } variant_t;
-static const variant_t plain_variant = {"forward", "forward_traced", 208, 208};
-static const variant_t promoting_variant = {"forward_promoted", "forward_promoted_traced", 176, 144};
+static const variant_t variants[2][2] = {
+    {{"forward", "forward_traced", 208, 208}, {"forward_peers", "forward_peers_traced", 208, 208}},
+    {{"forward_promoted", "forward_promoted_traced", 176, 128},
+     {"forward_promoted_peers", "forward_promoted_peers_traced", 176, 128}}};
 
 /* What the megakernel does not serve, on whatever device. */
 static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
   const purr_layer_desc_t *layer = &plan->layer;
-  if (layer->num_ranks > 1)
+  /* The writers keep a row's rank and slot in one number. */
+  const int64_t slots = layer->max_tokens * layer->top_k;
+  if ((int64_t)layer->num_ranks << purr__num_bits(slots) > (int64_t)INT32_MAX + 1)
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,
-                      "backend 'mega' serves one rank, layer '%s' is planned for %d; use 'auto' or 'staged'",
-                      plan->name, layer->num_ranks);
+                      "backend 'mega' numbers slots and ranks in 31 bits, layer '%s' has %lld slots on %d ranks; use "
+                      "'auto' or 'staged'",
+                      plan->name, (long long)slots, layer->num_ranks);
   /* The kernel numbers the rows of all tiles, full or not, in 32 bits, and may count a little past the last. */
   const int64_t most_rows = plan->max_rows + plan->num_local_experts * PURR__UNIT_MAX_ROWS + (1 << 20);
   if (most_rows > INT32_MAX)
@@ -132,7 +137,8 @@ static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
 
 /* Takes the megakernel, after the staged kernels have been found. */
 static purr_status_t try_mega(purr_plan_t *plan, purr_error_t *err) {
-  const variant_t *chosen = plan->kernels.promotes ? &promoting_variant : &plain_variant;
+  const bool has_peers = plan->layer.num_ranks > 1 || plan->layer.macrobatch_rows > 0;
+  const variant_t *chosen = &variants[plan->kernels.promotes][has_peers];
   const purr__shape_t shape = shape_of(plan);
   purr__mega_variant_t *variant = &plan->kernels.forward;
   *variant = (purr__mega_variant_t){.tile_rows = chosen->tile_rows, .traced_tile_rows = chosen->traced_tile_rows};

@@ -128,7 +128,7 @@ inline int64_t max_units(const Layer &l) {
 }
 inline int64_t num_sync_words(const Layer &l) {
   return (int64_t)(sizeof(purr__unit_sync_t) / 4) +
-         2 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + (l.max_tokens + 63) / 64);
+         4 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + (l.max_tokens + 63) / 64);
 }
 
 inline int kernel_shared_bytes(const char *name, int arch) {
