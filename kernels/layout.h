@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PURR__KERNEL_LAYOUT 3
+#define PURR__KERNEL_LAYOUT 4
 
 /* Rows of an expert's segment come in multiples of this. */
 #define PURR__SEGMENT_ROWS 64
@@ -126,8 +126,8 @@ enum {
 #define PURR__UNIT_MAX_ROWS 256    /* the largest tile_rows */
 #define PURR__UNIT_WEIGHT_ROWS 128 /* of one block */
 
-/* Where the blocks of the megakernel meet. Zeroed when the list is made. Two counters of each tile follow, of the
- * routed experts' and then of the shared expert's. */
+/* Where the blocks of the megakernel meet. Zeroed when the list is made. Counters of each tile follow, of the routed
+ * experts' and then of the shared expert's. */
 typedef struct purr__unit_sync {
   int32_t next_unit; /* to be handed out */
   int32_t num_units; /* in the list */
@@ -137,12 +137,18 @@ typedef struct purr__unit_sync {
 typedef struct purr__unit_tile_sync {
   int32_t rows_there;   /* rows of x that have been gathered */
   int32_t gate_up_done; /* warps that have written their part of a */
+  int32_t down_done;    /* warps that have written their part of y, counted where there is a ring */
+  int32_t reserved;
 } purr__unit_tile_sync_t;
 
 #define PURR__UNIT_TILE_SYNC(sync) ((purr__unit_tile_sync_t *)((sync) + 1))
 
-/* How the units of a layer are cut and ordered: gate-up of the shared expert and of all experts, then down of both. In
- * an expert the tiles of one column follow each other: they share its weights. units NULL: no list is made. */
+/* How the units of a layer are cut and ordered. The tiles of all experts are taken in minibatches; gate-up of minibatch
+ * q + 1 comes before down of q. Gate-up of the shared expert is the very first, its down stands before the last down.
+ * In an expert the tiles of one column follow each other: they share its weights. units NULL: no list is made.
+ *
+ * With a ring, x as it is gathered, and a, have room for ring_tiles tiles, of tile_rows rows each: tile t lies in place
+ * t mod ring_tiles. Without one they have room for all rows, and a row lies where the table has it. */
 typedef struct purr__unit_order {
   purr__unit_t *units;
   purr__unit_sync_t *sync;
@@ -153,6 +159,8 @@ typedef struct purr__unit_order {
   int32_t down_pairs;           /* of down, also of the shared expert's */
   int32_t num_shared_tiles;     /* of T tokens, or 0 */
   int32_t num_tokens;
+  int32_t minibatch_tiles; /* 0: all tiles are one minibatch */
+  int32_t ring_tiles;      /* at least two minibatches; 0: no ring */
   int32_t reserved;
 } purr__unit_order_t;
 
@@ -315,7 +323,7 @@ typedef struct purr__slot_sum_params {
 
 /* purr_forward_*: everything between the schedule and the sum over slots, in one launch of pairs of blocks. All maps as
  * in purr__gemm_maps_t, dimensions fastest first. Those of rows come twice, with boxes of {64, 16} and of {64, 64}:
- *   x_ring            {H, rows}: x as it was gathered
+ *   x_ring            {H, rows}: x as it was gathered, of all rows or of the ring
  *   x_tokens          {H, T}: the shared expert's
  *   a, shared_a       {I or S, rows}
  *   gate_up           {H, 8, 2, I / 8, experts}, box {64, 8, 2, 8, 1}: eight rows of gate, eight of up, and so on
@@ -326,18 +334,20 @@ typedef struct purr__forward_params {
   const purr__tensor_map_t *gate_up_by_expert, *down_by_expert; /* device [E_l], one expert each; or NULL */
   purr__unit_order_t order;
   purr__device_table_t table;
-  purr__rows_t x, x_rows;                 /* x by token; where it is gathered: dense */
-  purr__rows_t a_rows, shared_a_rows;     /* where gate-up writes: dense */
+  purr__rows_t x, x_rows;                 /* x by token; where it is gathered: dense, or the ring */
+  purr__rows_t a_rows, shared_a_rows;     /* where gate-up writes: dense, or the ring */
   purr__rows_t saved[2], shared_saved[2]; /* g and u, dense; data NULL = not wanted */
   int64_t num_saved_rows;
-  purr__rows_t y;          /* the combine buffer: by slot */
+  purr__rows_t y;          /* the combine buffers: by slot */
   purr__rows_t shared_out; /* dense */
   int32_t hidden, intermediate, shared_intermediate;
   int32_t num_experts, top_k;        /* those of this rank */
   int32_t up_first, shared_up_first; /* 1: the map of gate_up begins with up */
-  float swiglu_limit;                /* 0 = no clamp */
-  int64_t timeout_ns;                /* of one wait inside */
-  void *trace;                       /* kernels/trace.h, of the traced kernels; NULL = no timeline */
+  int32_t num_pull_blocks; /* the first ones only bring rows of x, pairs of them; 0: all do, beside the rest */
+  int32_t slot_bits;       /* so many hold any slot of a rank; with those of the rank above, fewer than 32 */
+  float swiglu_limit;      /* 0 = no clamp */
+  int64_t timeout_ns;      /* of one wait inside */
+  void *trace;             /* kernels/trace.h, of the traced kernels; NULL = no timeline */
   purr__device_status_t *status;
   purr__turn_t turn;
 } purr__forward_params_t;
@@ -411,10 +421,10 @@ static_assert(sizeof(purr__ids_t) == 56, "layout");
 static_assert(sizeof(purr__device_table_t) == 56, "layout");
 static_assert(sizeof(purr__unit_t) == 16, "layout");
 static_assert(sizeof(purr__unit_sync_t) == 64, "layout");
-static_assert(sizeof(purr__unit_tile_sync_t) == 8, "layout");
+static_assert(sizeof(purr__unit_tile_sync_t) == 16, "layout");
 static_assert(offsetof(purr__schedule_params_t, order) == 224, "layout");
-static_assert(sizeof(purr__unit_order_t) == 48, "layout");
-static_assert(sizeof(purr__schedule_params_t) == 272, "layout");
+static_assert(sizeof(purr__unit_order_t) == 56, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 280, "layout");
 static_assert(offsetof(purr__schedule_params_t, chunk_count) == 88, "layout");
 static_assert(offsetof(purr__schedule_params_t, status) == 160, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");

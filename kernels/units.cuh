@@ -15,39 +15,61 @@ struct Rows {
   int tiles_before, num_tiles; /* tiles of the routed experts before them; of their own */
 };
 
+/* What stands where in the list: G0 G1 D0 G2 D1 ... of the minibatches of tiles, about them the shared expert. */
 struct Place {
   const purr__unit_order_t &order;
   int num_tiles; /* of all routed experts */
 
-  __device__ int routed_gate_up() const { return order.num_shared_tiles * order.shared_gate_up_pairs; }
-  __device__ int shared_down() const { return routed_gate_up() + num_tiles * order.gate_up_pairs; }
-  __device__ int routed_down() const { return shared_down() + order.num_shared_tiles * order.down_pairs; }
-  __device__ int end() const { return routed_down() + num_tiles * order.down_pairs; }
+  __device__ int batch_tiles() const { return order.minibatch_tiles > 0 ? order.minibatch_tiles : max(num_tiles, 1); }
+  __device__ int last_batch() const { return num_tiles == 0 ? 0 : (num_tiles - 1) / batch_tiles(); }
+  __device__ int routed_begin() const { return order.num_shared_tiles * order.shared_gate_up_pairs; }
+  __device__ int gate_up(int batch) const {
+    return routed_begin() + batch * batch_tiles() * order.gate_up_pairs +
+           max(batch - 1, 0) * batch_tiles() * order.down_pairs;
+  }
+  __device__ int shared_down() const {
+    return routed_begin() + num_tiles * order.gate_up_pairs + last_batch() * batch_tiles() * order.down_pairs;
+  }
+  __device__ int down(int batch) const {
+    if (batch == last_batch()) return shared_down() + order.num_shared_tiles * order.down_pairs;
+    return routed_begin() + min((batch + 2) * batch_tiles(), num_tiles) * order.gate_up_pairs +
+           batch * batch_tiles() * order.down_pairs;
+  }
+  __device__ int end() const {
+    return routed_begin() + order.num_shared_tiles * order.down_pairs +
+           num_tiles * (order.gate_up_pairs + order.down_pairs);
+  }
 };
 
-/* By one warp: the units of `rows`, one after the other from `first` on, for the pairs [from, to) of columns. */
-__device__ __forceinline__ void write(purr__unit_t *first, const Rows &rows, int first_tile, int expert, int from,
-                                      int to, int kind) {
+/* By one warp: the units of the tiles [from, to) of `rows`, one after the other from `first` on. `tile_base`: the
+ * number of the rows' first tile. */
+__device__ __forceinline__ void write(purr__unit_t *first, const Rows &rows, int tile_base, int from, int to,
+                                      int expert, int num_pairs, int kind) {
   const int height = purr__unit_tile_height(rows.count, rows.num_tiles);
-  for (int i = threadIdx.x % 32; i < (to - from) * rows.num_tiles; i += 32) {
-    const int tile = i % rows.num_tiles, row = tile * height;
+  for (int i = threadIdx.x % 32; i < (to - from) * num_pairs; i += 32) {
+    const int tile = from + i % (to - from), row = tile * height;
     first[i] = {rows.first + row,
-                first_tile + tile,
+                tile_base + tile,
                 (uint16_t)expert,
                 (uint16_t)kind,
-                (uint16_t)(from + i / rows.num_tiles),
+                (uint16_t)(i / (to - from)),
                 (uint16_t)min(height, rows.count - row)};
   }
 }
 
-/* By one warp: all units of a routed expert. */
+/* By one warp: all units of a routed expert, minibatch by minibatch. */
 __device__ __forceinline__ void write_expert(const Place &place, const Rows &rows, int expert) {
   const purr__unit_order_t &order = place.order;
-  if (rows.num_tiles == 0) return;
-  write(order.units + place.routed_gate_up() + rows.tiles_before * order.gate_up_pairs, rows, rows.tiles_before, expert,
-        0, order.gate_up_pairs, PURR__UNIT_GATE_UP);
-  write(order.units + place.routed_down() + rows.tiles_before * order.down_pairs, rows, rows.tiles_before, expert, 0,
-        order.down_pairs, PURR__UNIT_DOWN);
+  const int batch_tiles = place.batch_tiles(), end = rows.tiles_before + rows.num_tiles;
+  for (int from = rows.tiles_before; from < end;) {
+    const int batch = from / batch_tiles, to = min((batch + 1) * batch_tiles, end);
+    const int before = from - batch * batch_tiles; /* tiles of the minibatch */
+    write(order.units + place.gate_up(batch) + before * order.gate_up_pairs, rows, rows.tiles_before,
+          from - rows.tiles_before, to - rows.tiles_before, expert, order.gate_up_pairs, PURR__UNIT_GATE_UP);
+    write(order.units + place.down(batch) + before * order.down_pairs, rows, rows.tiles_before,
+          from - rows.tiles_before, to - rows.tiles_before, expert, order.down_pairs, PURR__UNIT_DOWN);
+    from = to;
+  }
 }
 
 /* By one warp: all units of the shared expert. Its tiles are counted behind those of the routed experts. */
@@ -55,8 +77,10 @@ __device__ __forceinline__ void write_shared(const Place &place) {
   const purr__unit_order_t &order = place.order;
   const Rows rows = {0, order.num_tokens, 0, order.num_shared_tiles};
   if (rows.num_tiles == 0) return;
-  write(order.units, rows, place.num_tiles, 0, 0, order.shared_gate_up_pairs, PURR__UNIT_SHARED_GATE_UP);
-  write(order.units + place.shared_down(), rows, place.num_tiles, 0, 0, order.down_pairs, PURR__UNIT_SHARED_DOWN);
+  write(order.units, rows, place.num_tiles, 0, rows.num_tiles, 0, order.shared_gate_up_pairs,
+        PURR__UNIT_SHARED_GATE_UP);
+  write(order.units + place.shared_down(), rows, place.num_tiles, 0, rows.num_tiles, 0, order.down_pairs,
+        PURR__UNIT_SHARED_DOWN);
 }
 
 /* By all threads of the grid: everything that is counted starts from zero. */

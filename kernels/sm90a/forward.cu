@@ -14,10 +14,15 @@
  *   consumers  two warpgroups of 64 weight rows; each leaves its results in staging memory and goes on
  *   writers    three warps: staging memory to where the rows belong; meanwhile rows of x to their experts
  *
+ * With kPeers rows of x are read from the ranks that have them, and y is written to the ranks that want it. Some blocks
+ * may then do nothing but pull rows (forward_pull.cuh); nobody waits for another rank, barriers around the launch do.
+ * x as it is gathered, and a, may lie in a ring.
+ *
  * Units are taken in order by blocks that run, and a unit waits only for earlier ones. It waits for rows of x too,
- * which are dealt to all blocks: the launch is cooperative, so all of them are resident. Every output element is one
+ * which are dealt to blocks: the launch is cooperative, so all of them are resident. Every output element is one
  * chain over ascending k: with kPromotes, partial sums of at most 1024 k, each added in FP32. */
 #include "forward_gather.cuh"
+#include "forward_pull.cuh"
 #include "forward_types.cuh"
 #include "staged/tiles.cuh"
 #include "trace.cuh"
@@ -89,6 +94,7 @@ __device__ __forceinline__ void load(const purr__forward_params_t &params, Share
     const int boxes = (unit.num_rows + kBoxRows - 1) / kBoxRows;
     const purr__tensor_map_t *tokens =
         of_shared ? (gate_up ? params.x_tokens : params.shared_a) : (gate_up ? params.x_ring : params.a);
+    const int first_token = of_shared ? unit.row : ring_row<V>(params, unit.tile, unit.row);
     const int large_boxes = unit.num_rows / kLargeBoxRows, small_begin = large_boxes * kLargeBoxRows;
     const purr__unit_tile_sync_t *tile = PURR__UNIT_TILE_SYNC(params.order.sync) + unit.tile;
     const int32_t *counter = gate_up ? &tile->rows_there : &tile->gate_up_done;
@@ -117,7 +123,7 @@ __device__ __forceinline__ void load(const purr__forward_params_t &params, Share
       const Turns<V::kStages> to = {stage.count + s};
       auto load_box = [&](int first_row, const purr__tensor_map_t *box) {
         ptx::tma_load_2d_multicast(shared->tokens[to.at()] + first_row * kRowBytes, box, &shared->full[to.at()],
-                                   s * kStageK, unit.row + first_row, kBothBlocks);
+                                   s * kStageK, first_token + first_row, kBothBlocks);
       };
       for (int r = block * kLargeBoxRows; r < small_begin; r += kCluster * kLargeBoxRows) load_box(r, &tokens[1]);
       for (int r = small_begin + block * kBoxRows; r < unit.num_rows; r += kCluster * kBoxRows) load_box(r, &tokens[0]);
@@ -297,8 +303,8 @@ __device__ __forceinline__ void consume(const purr__forward_params_t &params, Sh
 /* ROLE writers: three warps, each with every third four rows of a tile.
  * reads     staging memory, the table, x
  * writes    rows of a, g, u, y; rows of x where they are gathered
- * waits on  staging_full
- * signals   jobs_written, gate_up_done, rows_there */
+ * waits on  staging_full; with a ring, down_done of the tile that lies where a goes
+ * signals   jobs_written, gate_up_done, down_done, rows_there */
 template <typename V>
 __device__ __forceinline__ void write(const purr__forward_params_t &params, SharedStorage<V> *shared, int block,
                                       int warp) {
@@ -307,18 +313,25 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
   const int lane = threadIdx.x % 32, chunk = lane % 8, first_row = warp * 4 + lane / 8;
   Turns<kUnits> turn;
   Turns<V::kSlots> job;
-  Gather<V::kAhead, 4> gather(params, &shared->next_rows);
+  Gather<V, V::kAhead, 4> gather(params, &shared->next_rows);
+  const bool has_ring = V::kPeers && params.order.ring_tiles > 0;
   trace::Tracer<V::kTraces> tracer(params.trace, 3, PURR__TRACE_ROLE_PUSHER, lane == 0 && warp == 0);
   purr__unit_t unit = {};
   int jobs = 0, j = 0; /* of this unit; the next of them */
-  int slot[kLookUps];  /* of the warp's rows, a lane each */
-  while (unit.kind != PURR__UNIT_END || !gather.done) {
+  int slot[kLookUps];  /* of the warp's rows, a lane each; with kPeers, the rank in the bits above */
+  bool waits_for_place = false;
+  while (unit.kind != PURR__UNIT_END || !gather.rows.is_over) {
     /* What there is to do next: rows of x, while there is nothing else. */
     const bool ended = unit.kind == PURR__UNIT_END;
     uint64_t *barrier = j < jobs ? &shared->staging_full[job.at()] : &shared->unit_full[turn.at()];
     const uint32_t round = j < jobs ? job.round() : turn.round();
     const auto begun = tracer.begin();
-    if (ended || !__all_sync(0xFFFFFFFFu, ptx::mbarrier_test_acquire(barrier, round))) {
+    if (V::kPeers && waits_for_place)
+      waits_for_place =
+          ptx::ld_acquire_gpu(&PURR__UNIT_TILE_SYNC(params.order.sync)[unit.tile - params.order.ring_tiles].down_done) <
+          all_down(params);
+    if (ended || (V::kPeers && !__all_sync(0xFFFFFFFFu, !waits_for_place)) ||
+        !__all_sync(0xFFFFFFFFu, ptx::mbarrier_test_acquire(barrier, round))) {
       if (gather.step()) tracer.end(begun, PURR__TRACE_GATHER);
       continue;
     }
@@ -329,8 +342,11 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
 #pragma unroll
       for (int i = 0; i < kLookUps; i++) {
         const int r = (i * 8 + lane / 4) * kStepRows + warp * 4 + lane % 4;
-        if (unit.kind == PURR__UNIT_DOWN && r < unit.num_rows) slot[i] = params.table.row_slot[unit.row + r];
+        if (unit.kind != PURR__UNIT_DOWN || r >= unit.num_rows) continue;
+        slot[i] = params.table.row_slot[unit.row + r];
+        if (V::kPeers) slot[i] |= params.table.row_rank[unit.row + r] << params.slot_bits;
       }
+      waits_for_place = has_ring && unit.kind == PURR__UNIT_GATE_UP && unit.tile >= params.order.ring_tiles;
       continue;
     }
 
@@ -346,6 +362,8 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
     const uint32_t from = ptx::shared_address(shared->staging[job.at()]);
     char *to = static_cast<char *>(rows.data) + column * 2;
     const int64_t row_bytes = rows.row_stride * 2;
+    const int dense_row =
+        V::kPeers && gate_up && j == 0 && !of_shared ? ring_row<V>(params, unit.tile, unit.row) : unit.row;
 #pragma unroll
     for (int first = 0; first < kSteps; first += V::kBatch) {
       if (first * kStepRows >= unit.num_rows) break;
@@ -359,9 +377,16 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
       for (int i = 0; i < V::kBatch; i++) {
         const int r = (first + i) * kStepRows + first_row;
         int row = __shfl_sync(0xFFFFFFFFu, slot[(first + i) / 8], (first + i) % 8 * 4 + lane / 8);
-        if (rows.placement != PURR__ROWS_SLOT) row = unit.row + r;
+        char *base = to;
+        if (rows.placement != PURR__ROWS_SLOT) {
+          row = dense_row + r;
+        } else if (V::kPeers) {
+          if (r < num_rows && rows.by_rank != nullptr)
+            base += reinterpret_cast<int64_t>(rows.by_rank[row >> params.slot_bits]);
+          row &= (1 << params.slot_bits) - 1;
+        }
         if (r >= num_rows) continue;
-        ptx::st_16(to + row * row_bytes, v[i]);
+        ptx::st_16(base + row * row_bytes, v[i]);
       }
     }
     __syncwarp();
@@ -374,6 +399,8 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
       __syncwarp();
       if (lane == 0) ptx::red_add_release_gpu(&PURR__UNIT_TILE_SYNC(params.order.sync)[unit.tile].gate_up_done, 1);
     }
+    if (has_ring && unit.kind == PURR__UNIT_DOWN && j == jobs && lane == 0) /* a of the tile has been read */
+      ptx::red_add_release_gpu(&PURR__UNIT_TILE_SYNC(params.order.sync)[unit.tile].down_done, 1);
   }
   tracer.finish();
 }
@@ -385,6 +412,11 @@ __device__ __forceinline__ void run_units(const purr__forward_params_t &params) 
   char *dynamic_shared = ptx::dynamic_shared<char>();
   SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
+  static_assert(sizeof(PullStorage) <= sizeof(SharedStorage<V>), "pulling blocks have the same shared memory");
+  if (V::kPeers && (int)blockIdx.x < params.num_pull_blocks) {
+    pull<V>(params, reinterpret_cast<PullStorage *>(shared));
+    return;
+  }
   if (threadIdx.x == 0) {
     for (int s = 0; s < V::kStages; s++) {
       ptx::mbarrier_init(&shared->full[s], 1);
@@ -437,14 +469,14 @@ __device__ __forceinline__ void forward(const purr__forward_params_t &params) {
 
 /* reads   x, the weights, the routing table, the list of units
  * writes  the output; a, y and the shared expert's in the workspace; g and u where wanted */
-#define PURR_FORWARD_VARIANT(name, role, tile_rows, stages, slots, promotes, traces, shared_bytes)                 \
-  static_assert(                                                                                                   \
-      sizeof(purr::SharedStorage<purr::Variant<tile_rows, stages, slots, promotes, traces>>) + purr::kAlignment == \
-          shared_bytes,                                                                                            \
-      "as the table says");                                                                                        \
-  extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)           \
-      name(const __grid_constant__ purr__forward_params_t params) {                                                \
-    purr::forward<purr::Variant<tile_rows, stages, slots, promotes, traces>>(params);                              \
+#define PURR_FORWARD_VARIANT(name, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes)       \
+  static_assert(sizeof(purr::SharedStorage<purr::Variant<tile_rows, stages, slots, promotes, traces, peers>>) + \
+                        purr::kAlignment ==                                                                     \
+                    shared_bytes,                                                                               \
+                "as the table says");                                                                           \
+  extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)        \
+      name(const __grid_constant__ purr__forward_params_t params) {                                             \
+    purr::forward<purr::Variant<tile_rows, stages, slots, promotes, traces, peers>>(params);                    \
   }
 #include "forward_variants.def"
 #undef PURR_FORWARD_VARIANT

@@ -32,19 +32,19 @@ constexpr int kUnits = 4; /* known ahead */
 static_assert(kStageK == PURR__MAP_STAGE_K, "the boxes of the tensor maps");
 
 /* A variant: rows of the largest tile, stages and slots of staging memory that they leave room for, whether partial
- * sums are promoted, and whether a timeline is written. */
-template <int kTileRows_, int kStages_, int kSlots_, bool kPromotes_, bool kTraces_>
+ * sums are promoted, whether a timeline is written, and whether rows may be other ranks' and lie in a ring. */
+template <int kTileRows_, int kStages_, int kSlots_, bool kPromotes_, bool kTraces_, bool kPeers_>
 struct Variant {
   static constexpr int kTileRows = kTileRows_, kStages = kStages_, kSlots = kSlots_;
-  static constexpr bool kPromotes = kPromotes_, kTraces = kTraces_;
+  static constexpr bool kPromotes = kPromotes_, kTraces = kTraces_, kPeers = kPeers_;
   static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32;           /* results leave by 32 rows */
   static constexpr int kAccumulators = kTileRows / 2 * (kPromotes ? 2 : 1); /* of a thread, its sums with them */
   static constexpr int kConsumerRegisters = kAccumulators > 160 ? 208 : kAccumulators > 128 ? 192 : 176;
   /* Together what a block of three warpgroups starts with; who asked for more would wait for ever. */
   static constexpr int kOtherRegisters = 3 * 168 - kConsumers * kConsumerRegisters;
-  static constexpr bool kHasFew = kOtherRegisters < (kTraces ? 128 : 120);
-  static constexpr int kAhead = kHasFew ? 4 : 8; /* 16-byte loads of a lane that gathers, in flight together */
-  static constexpr int kBatch = kHasFew ? 2 : 8; /* the same of a lane that writes a job */
+  static constexpr bool kHasFew = kOtherRegisters < 120;
+  static constexpr int kAhead = !kHasFew ? 8 : kPeers ? 3 : 4; /* 16-byte loads of a lane that gathers, together */
+  static constexpr int kBatch = !kHasFew ? 8 : kPeers ? 1 : 2; /* the same of a lane that writes a job */
   static_assert(kTileRows % kBoxRows == 0 && kTileRows <= PURR__UNIT_MAX_ROWS, "whole boxes");
 };
 
@@ -85,6 +85,21 @@ __device__ __forceinline__ bool is_gate_up(int kind) {
 }
 __device__ __forceinline__ bool is_shared(int kind) { return kind >= PURR__UNIT_SHARED_GATE_UP; }
 
+/* Where the rows of a routed tile lie among those of x as it was gathered, and of a. */
+template <typename V>
+__device__ __forceinline__ int ring_row(const purr__forward_params_t &params, int tile, int table_row) {
+  if (!V::kPeers || params.order.ring_tiles == 0) return table_row;
+  return tile % params.order.ring_tiles * params.order.tile_rows;
+}
+
+/* How often a tile's counters are counted up. */
+__device__ __forceinline__ int all_gate_up(const purr__forward_params_t &params) {
+  return kCluster * kWriterWarps * params.order.gate_up_pairs;
+}
+__device__ __forceinline__ int all_down(const purr__forward_params_t &params) {
+  return kCluster * kWriterWarps * params.order.down_pairs;
+}
+
 /* How long the chains of a unit are. */
 __device__ __forceinline__ int num_steps(const purr__forward_params_t &params, int kind) {
   const int k = is_gate_up(kind) ? params.hidden : is_shared(kind) ? params.shared_intermediate : params.intermediate;
@@ -112,7 +127,7 @@ __device__ __forceinline__ void wait_for(const purr__forward_params_t &params, c
     return;
   }
 }
-enum { kSiteGateUp = 1, kSiteDown = 2 };
+enum { kSiteGateUp = 1, kSiteDown = 2, kSiteRing = 3 };
 
 }  // namespace
 }  // namespace purr

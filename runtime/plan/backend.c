@@ -111,15 +111,25 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
 
 #define ANY_ROWS INT64_MAX
 static const struct choice {
-  bool promotes;
+  const char *role;
   int64_t most_rows;
   const char *entry, *why;
 } choices[] = {
-#define PURR_FORWARD_CHOICE(promotes, most_rows, entry, why) {promotes, most_rows, #entry, why},
+#define PURR_FORWARD_CHOICE(role, most_rows, entry, why) {#role, most_rows, #entry, why},
 #include "plan/forward_choice.def"
 #undef PURR_FORWARD_CHOICE
 };
 enum { NUM_CHOICES = sizeof choices / sizeof choices[0] };
+
+static bool needs_peers(const purr_plan_t *plan) {
+  return plan->layer.num_ranks > 1 || plan->layer.macrobatch_rows > 0; /* which asks for a ring */
+}
+
+/* What the variant has to be. */
+static const char *forward_role(const purr_plan_t *plan) {
+  static const char *const roles[2][2] = {{"forward", "forward_peers"}, {"forward_promoted", "forward_promoted_peers"}};
+  return roles[plan->kernels.promotes][needs_peers(plan)];
+}
 
 /* Rows of an expert in the mean, when every rank has max_tokens. */
 static int64_t mean_rows(const purr_plan_t *plan) {
@@ -128,20 +138,20 @@ static int64_t mean_rows(const purr_plan_t *plan) {
 }
 
 static const struct choice *choose_forward(const purr_plan_t *plan) {
-  int i = 0; /* the table ends with rows for all */
-  while (choices[i].promotes != plan->kernels.promotes || choices[i].most_rows < mean_rows(plan)) i++;
+  int i = 0; /* every role has a row for all at its end */
+  while (strcmp(choices[i].role, forward_role(plan)) != 0 || choices[i].most_rows < mean_rows(plan)) i++;
   return &choices[i];
 }
 
 /* The choice in words, after it was made. */
 static void set_forward_reason(purr_plan_t *plan, const struct choice *choice) {
-  const purr__mega_variant_t *forward = &plan->kernels.forward;
   char rows[32] = "any number of";
   if (choice->most_rows != ANY_ROWS) snprintf(rows, sizeof rows, "up to %lld", (long long)choice->most_rows);
   snprintf(plan->forward_reason, sizeof plan->forward_reason,
-           "tiles of up to %d rows; row %d of %d in the table, for sums that are %spromoted and %s rows an expert "
+           "tiles of up to %d rows; row %d of %d in the table, for sums that are %spromoted%s and %s rows an expert "
            "(%lld here): %s",
-           forward->tile_rows, (int)(choice - choices) + 1, NUM_CHOICES, choice->promotes ? "" : "not ", rows,
+           plan->kernels.forward.tile_rows, (int)(choice - choices) + 1, NUM_CHOICES,
+           plan->kernels.promotes ? "" : "not ", needs_peers(plan) ? ", rows of several ranks or in a ring" : "", rows,
            (long long)mean_rows(plan), choice->why);
 }
 
@@ -150,10 +160,13 @@ static void set_forward_reason(purr_plan_t *plan, const struct choice *choice) {
 /* What the megakernel does not serve, on whatever device. */
 static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
   const purr_layer_desc_t *layer = &plan->layer;
-  if (layer->num_ranks > 1)
+  /* The writers keep a row's rank and slot in one number. */
+  const int64_t slots = layer->max_tokens * layer->top_k;
+  if ((int64_t)layer->num_ranks << purr__num_bits(slots) > (int64_t)INT32_MAX + 1)
     return purr__fail(err, PURR_STATUS_UNSUPPORTED,
-                      "backend 'mega' serves one rank, layer '%s' is planned for %d; use 'auto' or 'staged'",
-                      plan->name, layer->num_ranks);
+                      "backend 'mega' numbers slots and ranks in 31 bits, layer '%s' has %lld slots on %d ranks; use "
+                      "'auto' or 'staged'",
+                      plan->name, (long long)slots, layer->num_ranks);
   /* The kernel numbers the rows of all tiles, full or not, in 32 bits, and may count a little past the last. */
   const int64_t most_rows = plan->max_rows + plan->num_local_experts * PURR__UNIT_MAX_ROWS + (1 << 20);
   if (most_rows > INT32_MAX)
@@ -189,15 +202,15 @@ static purr_status_t get_tile_rows(const purr__kernel_t *kernel, int32_t *out_ro
 }
 
 purr_status_t purr__plan_take_forward(purr_plan_t *plan, const char *entry, purr_error_t *err) {
-  const bool promotes = plan->kernels.promotes;
+  const char *role = forward_role(plan);
+  char traced_role[64];
+  snprintf(traced_role, sizeof traced_role, "%s_traced", role);
   const size_t bytes = sizeof(purr__forward_params_t);
   purr__mega_variant_t forward = {0};
-  purr_status_t status =
-      find_mega_kernel(plan, promotes ? "forward_promoted" : "forward", entry, bytes, &forward.kernel, err);
+  purr_status_t status = find_mega_kernel(plan, role, entry, bytes, &forward.kernel, err);
   if (status == PURR_STATUS_OK) status = get_tile_rows(forward.kernel, &forward.tile_rows, err);
   if (status != PURR_STATUS_OK) return status;
   /* One twin serves all variants: its bits are theirs. */
-  const char *traced_role = promotes ? "forward_promoted_traced" : "forward_traced";
   if (find_mega_kernel(plan, traced_role, NULL, bytes, &forward.traced, NULL) != PURR_STATUS_OK ||
       get_tile_rows(forward.traced, &forward.traced_tile_rows, NULL) != PURR_STATUS_OK)
     forward.traced = NULL;

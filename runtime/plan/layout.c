@@ -102,29 +102,32 @@ static bool lay_out_host(purr_plan_t *plan) {
   return fits;
 }
 
-/* The GPU backends have no ring: the activations of all rows of a step are there at once. The megakernel needs all
- * that the staged kernels need, and its own. */
+/* The staged backend has no ring: the activations of all rows of a step are there at once. The megakernel needs all
+ * that the staged kernels need, and its own; it can do with a ring. */
 static bool lay_out_gpu(purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   const int64_t tokens = layer->max_tokens, shared = layer->shared_intermediate_size;
   const int64_t chunks = layer->num_ranks * (int64_t)purr__schedule_chunks(tokens * layer->top_k, layer->num_ranks);
+  const bool is_mega = plan->backend == PURR_BACKEND_MEGA;
+  const int64_t ring = is_mega && purr__ring_rows(plan) > 0 ? purr__ring_rows(plan) : plan->max_rows;
   bool fits = true;
   WS(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1, 1);
   WS(CHUNK_COUNT, "counts of the schedule's parts", chunks, plan->num_local_experts, 1, sizeof(int32_t));
   WS(CHUNK_BAD, "bad ids of the schedule's parts", chunks, 1, 1, sizeof(int32_t));
-  WS(RING_A, "activations", plan->max_rows, layer->intermediate_size, 1, 2);
+  WS(RING_A, "activations", ring, layer->intermediate_size, 1, 2);
   if (purr__stages_have(plan->stages, PURR__STAGE_ACTIVATION)) { /* between a product and that kernel */
     WS(RING_GATE, "gates", plan->max_rows, layer->intermediate_size, 1, 2);
     WS(RING_UP, "ups", plan->max_rows, layer->intermediate_size, 1, 2);
   }
   WS(SHARED_A, "shared activations", tokens, shared, 1, 2);
   WS(SHARED_OUT, "shared results", shared ? tokens : 0, layer->hidden_size, 1, 2);
-  if (plan->backend != PURR_BACKEND_MEGA) return fits;
+  if (!is_mega) return fits;
   int64_t units, sync_words;
   purr__unit_room(plan, &units, &sync_words);
   WS(UNITS, "list of units", units, sizeof(purr__unit_t), 1, 1);
   WS(UNIT_SYNC, "where blocks meet", sync_words, sizeof(int32_t), 1, 1);
-  WS(RING_X, "gathered tokens", plan->max_rows, layer->hidden_size, 1, 2);
+  WS(RING_X, "gathered tokens", ring, layer->hidden_size, 1, 2);
+  plan->ring_bytes = plan->ws[PURR__WS_RING_X].bytes + plan->ws[PURR__WS_RING_A].bytes;
   WS(SHARED_SCORE, "shared gate scores", layer->shared_gate == PURR_SHARED_GATE_SIGMOID ? tokens : 0, 1, 1,
      sizeof(float));
   return fits;

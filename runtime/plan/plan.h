@@ -144,6 +144,12 @@ bool purr__plan_lay_out(purr_plan_t *plan);
 static inline int64_t purr__minibatch_slack(int64_t minibatch_rows) {
   return minibatch_rows / 4 / PURR__ROW_ALIGNMENT * PURR__ROW_ALIGNMENT;
 }
+/* Bits that hold 0 .. num - 1. */
+static inline int purr__num_bits(int64_t num) {
+  int bits = 0;
+  while (bits < 62 && (int64_t)1 << bits < num) bits++;
+  return bits;
+}
 /* Most rows that a minibatch can have. */
 static inline int64_t purr__max_minibatch(int64_t macrobatch_rows, int64_t minibatch_rows) {
   return purr__min(macrobatch_rows, minibatch_rows + purr__minibatch_slack(minibatch_rows));

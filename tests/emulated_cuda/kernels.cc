@@ -23,31 +23,15 @@ constexpr Kernel kernel(const char *name, unsigned cluster) {
 }  // namespace
 
 /* What kernels of a role are given. */
-#define OF_schedule_count purr__schedule_params_t
-#define OF_schedule_place purr__schedule_params_t
-#define OF_unit_list purr__schedule_params_t
-#define OF_gate_up purr__gemm_params_t
-#define OF_down purr__gemm_params_t
-#define OF_gate_up_promoted purr__gemm_params_t
-#define OF_down_promoted purr__gemm_params_t
-#define OF_gate_up_tma purr__gemm_tma_params_t
-#define OF_down_tma purr__gemm_tma_params_t
-#define OF_gate_up_tma_promoted purr__gemm_tma_params_t
-#define OF_down_tma_promoted purr__gemm_tma_params_t
-#define OF_forward purr__forward_params_t
-#define OF_forward_traced purr__forward_params_t
-#define OF_forward_promoted purr__forward_params_t
-#define OF_forward_promoted_traced purr__forward_params_t
-#define OF_slot_sum purr__slot_sum_params_t
-#define OF_exchange purr__exchange_params_t
-#define OF_barrier purr__barrier_params_t
+#define PURR_KERNEL_ROLE(role, params, shapes) using of_##role = params;
+#include "kernels/roles.def"
+#undef PURR_KERNEL_ROLE
 
 /* The quantiser is written in PTX itself: it cannot be compiled for the host. */
-#define OF_quantize_mxfp8 void *
-extern "C" void purr_quantize_mxfp8(void *) { machine::fail("there is no emulation of PTX"); }
+extern "C" void purr_quantize_mxfp8(of_quantize_mxfp8) { machine::fail("there is no emulation of PTX"); }
 
 #define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
-  extern "C" void entry(OF_##role);
+  extern "C" void entry(of_##role);
 #include "kernels/kernels.def"
 #undef PURR_KERNEL
 
@@ -56,7 +40,7 @@ namespace machine {
 const Kernel *find_kernel(const char *name) {
   static const Kernel kernels[] = {
 #define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
-  kernel<OF_##role, entry>(#entry, cluster),
+  kernel<of_##role, entry>(#entry, cluster),
 #include "kernels/kernels.def"
 #undef PURR_KERNEL
   };

@@ -25,7 +25,7 @@ __global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t 
 __global__ void purr_gate_up_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_down_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params);
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
   __global__ void entry(const __grid_constant__ purr__forward_params_t params);
 #include "sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
@@ -51,12 +51,12 @@ struct ForwardVariant {
   const char *entry;
   void (*kernel)(const purr__forward_params_t);
   int tile_rows;
-  bool promotes, traces;
+  bool promotes, traces, peers;
   int shared_bytes;
 };
 constexpr ForwardVariant kVariants[] = {
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
-  {#entry, entry, tile_rows, promotes, traces, shared_bytes},
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
+  {#entry, entry, tile_rows, promotes, traces, peers, shared_bytes},
 #include "sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
 };
@@ -68,6 +68,11 @@ inline const char *kernels_name(int32_t kernels) {
   static const char *const names[] = {"mma", "mma_promoted", "wgmma", "wgmma_promoted"};
   if (kernels < 0 || kernels >= kNumKernels) return nullptr;
   return kernels < kMega ? names[kernels] : kVariants[kernels - kMega].entry + strlen("purr_");
+}
+
+/* Variants of the megakernel for one rank, without a timeline. */
+inline bool is_checked(int32_t kernels) {
+  return !kVariants[kernels - kMega].traces && !kVariants[kernels - kMega].peers;
 }
 
 /* Whether they add the partial sums of long chains in FP32. */
@@ -153,7 +158,7 @@ inline int64_t max_units(const Layer &l) {
 }
 inline int64_t num_sync_words(const Layer &l) {
   return (int64_t)(sizeof(purr__unit_sync_t) / 4) +
-         2 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + max_shared_tiles(l.max_tokens));
+         4 * (max_unit_tiles(l.max_tokens, l.top_k, l.num_experts) + max_shared_tiles(l.max_tokens));
 }
 
 inline int kernel_shared_bytes(const char *name, int arch) {

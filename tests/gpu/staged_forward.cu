@@ -248,7 +248,7 @@ enum Odd {                /* what a case does out of the ordinary */
 /* Variants that no plan takes by itself are checked at small sizes alone. */
 bool is_chosen(int kernels) {
   bool chosen = kernels < staged::kMega;
-#define PURR_FORWARD_CHOICE(promotes, most_rows, entry, why) \
+#define PURR_FORWARD_CHOICE(role, most_rows, entry, why) \
   chosen |= strcmp(#entry + strlen("purr_"), staged::kernels_name(kernels)) == 0;
 #include "plan/forward_choice.def"
 #undef PURR_FORWARD_CHOICE
@@ -956,7 +956,7 @@ int main(int argc, char **argv) {
   printf("%s, sm_%d%d\n", properties.name, properties.major, properties.minor);
 
   for (int wgmma = first_kernels; wgmma <= (has_wgmma ? staged::kNumKernels - 1 : staged::kMmaPromoted); wgmma++) {
-    if (wgmma >= staged::kMega && staged::kVariants[wgmma - staged::kMega].traces) continue;
+    if (wgmma >= staged::kMega && !staged::is_checked(wgmma)) continue;
     test_random({37, 288, 160, 8, 2, 96}, kInt64 | (fill_buffers ? kStrided : 0) | kGated | kSave, "dropped", wgmma,
                 0.7f, 1000);
     test_random({70, 8, 8, 4, 3, 8}, kPointers, "uniform", wgmma, 0, 1000);

@@ -107,9 +107,10 @@ int staged_trace(void *layer, void *stream, int promotes, const char *path) {
   cudaMemset(device, 0, bytes);
   cudaMemcpy(device, &header, sizeof header, cudaMemcpyHostToDevice);
   l->trace = device;
-  for (l->kernels = staged::kMega; !staged::kVariants[l->kernels - staged::kMega].traces ||
-                                   staged::kVariants[l->kernels - staged::kMega].promotes != (promotes != 0);)
-    l->kernels++;
+  for (l->kernels = staged::kMega; l->kernels < staged::kNumKernels; l->kernels++) {
+    const staged::ForwardVariant &variant = staged::kVariants[l->kernels - staged::kMega];
+    if (variant.traces && !variant.peers && variant.promotes == (promotes != 0)) break;
+  }
   l->stages = staged::kAll;
   int num_launches = 0;
   cudaError_t error = staged::forward(*l, static_cast<cudaStream_t>(stream), &num_launches);

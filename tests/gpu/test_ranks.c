@@ -1,26 +1,28 @@
 /* Expert parallelism on GPUs: ranks of a local group, each with a thread and a stream of its own, all on one device or,
- * with PURR_TEST_DEVICES, on several in turn. The same bits as on one rank, whatever each rank has to do; and what
- * happens when a rank does not come, or comes with something else. */
+ * with PURR_TEST_DEVICES, on several in turn; on the backend that PURR_TEST_BACKEND names, else staged. The same bits
+ * as on one rank, whatever each rank has to do; and what happens when a rank does not come, or comes with something
+ * else.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu/raw_driver.h"
 
 enum {
   HIDDEN = 64,
   INNER = 64,
-  EXPERTS = 12,
-  TOP_K = 3,
+  EXPERTS = 24,
+  TOP_K = 5,
   MAX_TOKENS = 40,
-  MAX_RANKS = 4,
+  MAX_RANKS = 8, /* each then has fewer experts than a token has slots */
   POOL = MAX_RANKS * MAX_TOKENS
 };
 
-static const test_run_t rank_run = {
-    .backend = PURR_BACKEND_STAGED, .inference = true, .int32_ids = true, .max_tokens = MAX_TOKENS};
-static const test_run_t alone_run = {
-    .backend = PURR_BACKEND_STAGED, .inference = true, .int32_ids = true, .max_tokens = POOL};
+static test_run_t run_with(int64_t max_tokens) {
+  return (test_run_t){.backend = test_backend(), .inference = true, .int32_ids = true, .max_tokens = max_tokens};
+}
 
 /* ---- a team ---- */
 
@@ -182,7 +184,7 @@ static void *member_step(void *arg) {
 
 /* ---- the same bits on any number of ranks ---- */
 
-enum { STEPS = 200, EMULATED_STEPS = 40 };
+enum { STEPS = 1000, EMULATED_STEPS = 25 };
 static int num_steps(void) { return test_is_emulated() ? EMULATED_STEPS : STEPS; }
 
 typedef struct long_run {
@@ -194,8 +196,10 @@ static long_run_t long_run;
 static void *member_many_steps(void *arg) {
   member_t *member = arg;
   const int rank = member->rank.group->rank;
+  uint64_t state = (uint64_t)rank + 1;
   for (int s = 0; s < num_steps() && member->status == PURR_STATUS_OK; s++) {
     const step_t *step = &long_run.steps[s];
+    if (test_random_bits(&state) % 8 == 0) usleep((unsigned)(test_random_bits(&state) % 400));
     member->err = (purr_error_t)PURR_ERROR_INIT;
     member->status =
         call_step(&member->rank, step, step->begin[rank], step->begin[rank + 1] - step->begin[rank],
@@ -205,13 +209,19 @@ static void *member_many_steps(void *arg) {
   return NULL;
 }
 
-static void same_bits(int ranks) {
+/* Rings and SMs that communicate are the megakernel's; zero leaves them to the plan. */
+static void same_bits(int ranks, int64_t minibatch, int64_t macrobatch, int64_t comm_sms) {
   purr_context_t *context = NULL;
   test_problem_t *problem = test_random(41, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 32, true);
   CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
   team_t alone, team;
+  const test_run_t alone_run = run_with(POOL);
+  test_run_t run = run_with(MAX_TOKENS);
+  run.minibatch = minibatch;
+  run.macrobatch = macrobatch;
+  run.comm_sms = comm_sms;
   if (!team_start(&alone, context, problem, &alone_run, 1, 0)) return;
-  if (!team_start(&team, context, problem, &rank_run, ranks, 20000)) return;
+  if (!team_start(&team, context, problem, &run, ranks, 60000)) return;
   uint64_t state = 7 + (uint64_t)ranks;
   long_run.steps = calloc(STEPS, sizeof *long_run.steps);
   long_run.output = calloc((size_t)STEPS * POOL * HIDDEN, sizeof *long_run.output);
@@ -238,9 +248,11 @@ static void same_bits(int ranks) {
   test_problem_free(problem);
 }
 
-static void same_bits_2(void) { same_bits(2); }
-static void same_bits_3(void) { same_bits(3); }
-static void same_bits_4(void) { same_bits(4); }
+static void same_bits_2(void) { same_bits(2, 0, 0, 0); }
+static void same_bits_3(void) { same_bits(3, 64, 128, 2); } /* the smallest ring */
+static void same_bits_4(void) { same_bits(4, 192, 512, 4); }
+static void same_bits_6(void) { same_bits(6, 64, 192, 0); }
+static void same_bits_8(void) { same_bits(8, 128, 1024, 6); }
 
 /* ---- ranks that are ready at different times ---- */
 
@@ -263,7 +275,7 @@ static void ranks_that_start_early(void) {
   const int num_rounds = rounds_text != NULL ? atoi(rounds_text) : 120;
   for (int round = 0; round < num_rounds; round++) {
     const int ranks = 2 + round % 3;
-    test_run_t run = rank_run;
+    test_run_t run = run_with(MAX_TOKENS);
     run.schedule_first = round % 2 == 1;
     step_t step = random_step(&state, ranks);
     team_t team;
@@ -302,8 +314,7 @@ static void fixture(int ranks, int64_t experts) {
   test_problem_t *problem = test_fixture_f(T, 256, 128, experts, 2, 0);
   CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
   team_t team;
-  test_run_t run = rank_run;
-  run.max_tokens = T; /* every rank has the same tokens */
+  const test_run_t run = run_with(T); /* every rank has the same tokens */
   if (!team_start(&team, context, problem, &run, ranks, 20000)) return;
   on_all(&team, member_fixture);
   int32_t ids[2 * T];
@@ -351,7 +362,8 @@ static bool trouble_start(trouble_t *trouble, int ranks, int64_t timeout_ms) {
     trouble->step.weights[i] = 0.5f;
   }
   current = &trouble->step;
-  return team_start(&trouble->team, trouble->context, trouble->problem, &rank_run, ranks, timeout_ms);
+  const test_run_t run = run_with(MAX_TOKENS);
+  return team_start(&trouble->team, trouble->context, trouble->problem, &run, ranks, timeout_ms);
 }
 
 static void trouble_stop(trouble_t *trouble) {
@@ -385,7 +397,7 @@ static void a_bad_id_stops_all_ranks(void) {
       CU_ASSERT_EQUAL(trouble.team.members[r].info.expert, EXPERTS);
       CU_ASSERT_STRING_EQUAL(
           trouble.team.members[r].err.message,
-          "rank 1, token 7, slot 2 has expert id 12; allowed are 0 to 11, and -1 for a dropped slot");
+          "rank 1, token 7, slot 2 has expert id 24; allowed are 0 to 23, and -1 for a dropped slot");
     }
     purr_counters_t counters = {.struct_size = sizeof counters};
     CU_ASSERT_EQUAL(purr_context_query_counters(trouble.context, &counters, NULL), PURR_STATUS_OK);
@@ -534,13 +546,15 @@ static void graphs_captured_thread_locally(void) { graphs_of_all_ranks(THREAD_LO
 static void graphs_captured_globally(void) { graphs_of_all_ranks(GLOBAL); }
 
 int main(void) {
-  setenv("PURR_TEST_BACKEND", "staged", 1);
+  setenv("PURR_TEST_BACKEND", "staged", 0);
   return test_layer_main(
       "ranks on a GPU",
       (purr_test_t[]){{"fixture F on 2, 3 and 4 ranks", fixture_f},
                       {"many steps on 2 ranks have the bits of one", same_bits_2},
                       {"many steps on 3 ranks have the bits of one", same_bits_3},
                       {"many steps on 4 ranks have the bits of one", same_bits_4},
+                      {"many steps on 6 ranks have the bits of one", same_bits_6},
+                      {"many steps on 8 ranks have the bits of one", same_bits_8},
                       {"ranks that start early", ranks_that_start_early},
                       {"a bad id stops all ranks", a_bad_id_stops_all_ranks},
                       {"ranks that call different things", ranks_that_call_different_things},

@@ -448,7 +448,8 @@ static int look_for_device(void) {
 int main(void) {
   if (in_child(look_for_device) != 0) return PURR_TEST_SKIPPED;
   for (int i = 0; i < 3; i++) first_use_codes[i] = in_child(run_first_uses);
-  setenv("PURR_TEST_BACKEND", "staged", 1);
+  setenv("PURR_TEST_BACKEND", "staged", 0);
+  plain_run.backend = test_backend();
   return test_layer_main(
       "streams on a GPU",
       (purr_test_t[]){{"B41: sixteen first uses at once", all_children_were_exact},

@@ -12,12 +12,12 @@
 typedef struct variant {
   const char *entry, *role;
   int tile_rows;
-  bool promotes, traces;
+  bool promotes, traces, peers;
 } variant_t;
 
 static const variant_t variants[] = {
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
-  {#entry, #role, tile_rows, promotes, traces},
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
+  {#entry, #role, tile_rows, promotes, traces, peers},
 #include "kernels/sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
 };
@@ -104,7 +104,7 @@ static void compare(test_problem_t *problem, test_run_t run, bool promotes, cons
   CU_ASSERT(run.inference || expected.num_kept > 0);
   for (int i = 0; i < NUM_VARIANTS; i++) {
     const variant_t *v = &variants[i];
-    if (v->promotes != promotes) continue;
+    if (v->promotes != promotes || v->peers) continue; /* peers: test_layer_bits */
     /* The twin with a timeline belongs to all: it runs in the room of the smallest tiles. A schedule keeps its own. */
     if (v->traces && run.schedule_first) continue;
     const char *entry = !v->traces ? v->entry : promotes ? "purr_forward_16_promoted" : "purr_forward_16";

@@ -205,7 +205,8 @@ static void overlapping_calls_are_told(void) {
 }
 
 int main(void) {
-  setenv("PURR_TEST_BACKEND", "staged", 1);
+  setenv("PURR_TEST_BACKEND", "staged", 0);
+  plain_run.backend = test_backend();
   return test_layer_main("workspaces on a GPU",
                          (purr_test_t[]){{"layers share a workspace", layers_share_a_workspace},
                                          {"threads with a workspace each", threads_with_a_workspace_each},

@@ -41,12 +41,14 @@ def mean_rows(shape):
     return -(-T * K // E)
 
 
+def role(promoted):
+    return "forward_promoted" if promoted else "forward"
+
+
 def list_variants(promoted):
-    """Names without timelines, from the table."""
+    """Names of those for one rank, without a timeline."""
     with open(VARIANTS) as file: text = file.read()
-    row = r"^PURR_FORWARD_VARIANT\(purr_(\w+), \w+, \d+, \d+, \d+, (true|false), (true|false), \d+\)"
-    return [name for name, promotes, traces in re.findall(row, text, re.M)
-            if traces == "false" and promotes == str(promoted).lower()]
+    return re.findall(rf"^PURR_FORWARD_VARIANT\(purr_(\w+), {role(promoted)},", text, re.M)
 
 
 # ---- the table ----
@@ -99,7 +101,7 @@ def make_rows(cases):
 
 def format_rows(rows):
     def row(promotes, most, entry, text):
-        head = f"PURR_FORWARD_CHOICE({'true' if promotes else 'false'}, {most or 'ANY_ROWS'}, purr_{entry},"
+        head = f"PURR_FORWARD_CHOICE({role(promotes)}, {most or 'ANY_ROWS'}, purr_{entry},"
         return f'{head} "{text}")' if len(head) + len(text) < 116 else f'{head}\n                    "{text}")'
     return "".join(row(*r) + "\n" for r in rows)
 
@@ -107,7 +109,8 @@ def format_rows(rows):
 def write_table(path, rows):
     with open(CHOICE) as file: text = file.read()
     head = text[:text.index("PURR_FORWARD_CHOICE(", text.index("*/"))]
-    with open(path, "w") as file: file.write(head + format_rows(rows))
+    others = re.findall(r"^PURR_FORWARD_CHOICE\(\w+_peers,[^;]*?\)\n", text, re.M)
+    with open(path, "w") as file: file.write(head + format_rows(rows) + "".join(others))
 
 
 # ---- the times ----

@@ -18,8 +18,7 @@ int test_num_devices(void) {
 bool test_is_emulated(void) { return getenv("PURR_TEST_EMULATED") != NULL; }
 
 bool test_backend_serves(const test_run_t *run) {
-  return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16 &&
-         (test_backend() != PURR_BACKEND_MEGA || run->ranks <= 1);
+  return test_backend() != PURR_BACKEND_HOST && run->precision == PURR_PRECISION_BF16;
 }
 
 static int start_backend(void) {

@@ -29,6 +29,7 @@ typedef struct test_run {
   int32_t backend;               /* PURR_BACKEND_*; 0 = host */
   int threads;                   /* of the host backend; 0 = 2 */
   int64_t minibatch, macrobatch; /* rows */
+  int64_t comm_sms;              /* as num_comm_sms of purr_layer_desc_t */
   int64_t activation_memory;     /* as in purr_layer_desc_t */
   int32_t precision, scale_rule, activation_granularity, weight_granularity;
   bool bf16_gradients; /* weight gradients in BF16 instead of FP32 */

@@ -20,6 +20,7 @@ purr_layer_desc_t test_layer_desc(const test_problem_t *p, const test_run_t *run
                              .num_ranks = run->ranks ? run->ranks : 1,
                              .minibatch_rows = run->minibatch,
                              .macrobatch_rows = run->macrobatch,
+                             .num_comm_sms = run->comm_sms,
                              .activation_memory = run->activation_memory,
                              .timeout_ms = 60000,
                              .mxfp8_scale_rule = run->scale_rule,

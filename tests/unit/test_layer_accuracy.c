@@ -328,8 +328,7 @@ static void compare(int64_t shared, bool shared_gate, float limit, uint64_t seed
   test_problem_free(p);
 }
 
-/* As many ranks as the tests' backend serves, up to two. */
-static test_run_t plain(void) { return (test_run_t){.ranks = test_backend() == PURR_BACKEND_MEGA ? 1 : 2}; }
+static test_run_t plain(void) { return (test_run_t){.ranks = 2}; }
 
 static void routed(void) { compare(0, false, 0.0f, 11, plain()); }
 static void with_shared_expert(void) { compare(88, false, 0.0f, 12, plain()); }

@@ -207,7 +207,9 @@ static void a_timeline(void) {
 
 static void what_is_refused(void) {
   hidden = 64, inner = 32, shared = 0;
-  ASSERT_FAILS(open_plan(PURR_BACKEND_MEGA, 90, 5), PURR_STATUS_UNSUPPORTED, "serves one rank");
+  max_tokens = (1 << 28) / K + 1;
+  ASSERT_FAILS(open_plan(PURR_BACKEND_MEGA, 90, 5), PURR_STATUS_UNSUPPORTED, "numbers slots and ranks in 31 bits");
+  max_tokens = T;
   purr_context_destroy(context);
   ASSERT_FAILS(open_plan(PURR_BACKEND_MEGA, 80, 0), PURR_STATUS_INCOMPATIBLE_BINARY, "forward kernel");
   purr_context_destroy(context);
@@ -227,13 +229,13 @@ static void what_is_refused(void) {
 typedef struct variant {
   const char *entry, *role;
   int tile_rows, stages;
-  bool promotes, traces;
+  bool promotes, traces, peers;
   int shared_bytes;
 } variant_t;
 
 static const variant_t variants[] = {
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, shared_bytes) \
-  {#entry, #role, tile_rows, stages, promotes, traces, shared_bytes},
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
+  {#entry, #role, tile_rows, stages, promotes, traces, peers, shared_bytes},
 #include "kernels/sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
 };
@@ -241,11 +243,11 @@ enum { NUM_VARIANTS = sizeof variants / sizeof variants[0] };
 
 #define ANY_ROWS INT64_MAX
 static const struct choice {
-  bool promotes;
+  const char *role;
   int64_t most_rows;
   const char *entry, *why;
 } choices[] = {
-#define PURR_FORWARD_CHOICE(promotes, most_rows, entry, why) {promotes, most_rows, #entry, why},
+#define PURR_FORWARD_CHOICE(role, most_rows, entry, why) {#role, most_rows, #entry, why},
 #include "plan/forward_choice.def"
 #undef PURR_FORWARD_CHOICE
 };
@@ -266,9 +268,10 @@ static void the_table_of_variants(void) {
   for (int i = 0; i < NUM_VARIANTS; i++) {
     const variant_t *v = &variants[i];
     char name[64], role[64];
-    const char *promoted = v->promotes ? "_promoted" : "", *traced = v->traces ? "_traced" : "";
-    snprintf(name, sizeof name, "purr_forward_%d%s%s", v->tile_rows, promoted, traced);
-    snprintf(role, sizeof role, "forward%s%s", promoted, traced);
+    const char *promoted = v->promotes ? "_promoted" : "", *peers = v->peers ? "_peers" : "";
+    const char *traced = v->traces ? "_traced" : "";
+    snprintf(name, sizeof name, "purr_forward_%d%s%s%s", v->tile_rows, promoted, peers, traced);
+    snprintf(role, sizeof role, "forward%s%s%s", promoted, peers, traced);
     CU_ASSERT_STRING_EQUAL(v->entry, name);
     CU_ASSERT_STRING_EQUAL(v->role, role);
     CU_ASSERT(v->tile_rows % PURR__MAP_ROWS_TOKENS == 0 && v->tile_rows <= PURR__UNIT_MAX_ROWS);
@@ -287,22 +290,26 @@ static void the_table_of_variants(void) {
   purr_context_destroy(context);
 }
 
-/* Every row of the choice is of a variant for such sums without a timeline, narrower rows stand first, and both kinds
- * of sums end with a row for all. */
+/* Every row of the choice is of a variant with that role, narrower rows stand first, and each of the roles without a
+ * timeline ends with a row for all. */
 static void the_table_of_choices(void) {
-  for (int promotes = 0; promotes < 2; promotes++) {
+  static const char *const roles[] = {"forward", "forward_promoted", "forward_peers", "forward_promoted_peers"};
+  int num = 0;
+  for (int r = 0; r < 4; r++) {
     int64_t before = 0;
     for (int i = 0; i < NUM_CHOICES; i++) {
-      if (choices[i].promotes != (bool)promotes) continue;
+      if (strcmp(choices[i].role, roles[r]) != 0) continue;
       const variant_t *v = find_variant(choices[i].entry);
       CU_ASSERT_PTR_NOT_NULL_FATAL(v);
-      CU_ASSERT(v->promotes == (bool)promotes && !v->traces);
+      CU_ASSERT_STRING_EQUAL(v->role, roles[r]);
       CU_ASSERT(choices[i].most_rows > before);
-      CU_ASSERT(strlen(choices[i].why) > 0 && strlen(choices[i].why) < 200);
+      CU_ASSERT(strlen(choices[i].why) > 0 && strlen(choices[i].why) < 100);
       before = choices[i].most_rows;
+      num++;
     }
     CU_ASSERT_EQUAL(before, ANY_ROWS);
   }
+  CU_ASSERT_EQUAL(num, NUM_CHOICES);
 }
 
 /* The plan takes the first row that fits, at each row's edges, and says so. */
@@ -310,18 +317,19 @@ static void the_first_row_that_fits(void) {
   inner = 64, shared = 0;
   for (int i = 0; i < NUM_CHOICES; i++)
     for (int past = 0; past < 2; past++) {
-      const bool any = choices[i].most_rows == ANY_ROWS;
-      const int64_t rows = any ? 5000 : choices[i].most_rows + past; /* of an expert */
+      const bool promotes = strstr(choices[i].role, "_promoted") != NULL,
+                 peers = strstr(choices[i].role, "_peers") != NULL;
+      const int64_t rows = choices[i].most_rows == ANY_ROWS ? 5000 : choices[i].most_rows + past; /* of an expert */
       int first = 0;
-      while (choices[first].promotes != choices[i].promotes || choices[first].most_rows < rows) first++;
-      max_tokens = rows * E / K;
-      hidden = choices[i].promotes ? 2056 : 64;
-      REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
+      while (strcmp(choices[first].role, choices[i].role) != 0 || choices[first].most_rows < rows) first++;
+      max_tokens = peers ? rows / K : rows * E / K;
+      hidden = promotes ? 2056 : 64;
+      REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, peers ? E : 1));
       max_tokens = T;
       const char *entry = choices[first].entry;
       CU_ASSERT_STRING_EQUAL(plan->kernels.forward.kernel->entry->entry, entry);
       CU_ASSERT_EQUAL(plan->kernels.forward.tile_rows, find_variant(entry)->tile_rows);
-      CU_ASSERT_EQUAL(plan->kernels.forward.traced_tile_rows, choices[i].promotes ? 144 : 208);
+      CU_ASSERT_PTR_NOT_NULL(plan->kernels.forward.traced);
       char text[32768], expected[300];
       ASSERT_OK(purr_plan_describe(plan, PURR_FORMAT_TEXT, text, sizeof text, NULL, &err));
       snprintf(expected, sizeof expected, "%s: tiles of up to %d rows; row %d of %d in the table", entry,
@@ -353,7 +361,7 @@ static void a_variant_that_is_not_there(void) {
 static void room_for_all_units(void) {
   inner = 72, shared = 0;
   for (int i = 0; i < NUM_VARIANTS; i++) {
-    if (variants[i].traces) continue;
+    if (variants[i].traces || variants[i].peers) continue;
     hidden = variants[i].promotes ? 2056 : 264;
     REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
     ASSERT_OK(purr__plan_take_forward(plan, variants[i].entry, &err));
@@ -374,7 +382,9 @@ static void room_for_all_units(void) {
         tiles += (rows + order.tile_rows - 1) / order.tile_rows;
         left -= rows;
       }
-      if (tiles * pairs > room || (int64_t)(sizeof(purr__unit_sync_t) / 4) + 2 * tiles > words || tiles > table) {
+      if (tiles * pairs > room ||
+          (int64_t)(sizeof(purr__unit_sync_t) + (uint64_t)tiles * sizeof(purr__unit_tile_sync_t)) / 4 > words ||
+          tiles > table) {
         CU_FAIL("more units than room");
         break;
       }

@@ -1,6 +1,10 @@
-/* The forward pass of the mega backend: four launches, also with a schedule that was built before. */
+/* The forward pass of the mega backend: four launches, also with a schedule that was built before; seven where there
+ * are other ranks. */
 #include "backends/mega/mega.h"
 #include "plan/units.h"
+
+/* SMs that pull rows from other devices: eight bring what NVLink can (kernels/README.md, Transport). */
+#define NUM_PULL_SMS 8
 
 /* Longer than any wait inside takes: past it the kernel has a fault, which it reports. */
 #define WAIT_LIMIT_NS 10000000000ll
@@ -54,10 +58,10 @@ static purr_status_t encode_operands(const purr__forward_call_t *call, purr__for
   const purr_plan_t *plan = base->plan;
   const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
   const int64_t shared = plan->layer.shared_intermediate_size;
-  purr_status_t status =
-      encode_rows(plan->device, params->x_ring, params->x_rows.data, hidden, plan->max_rows, hidden, err);
+  const int64_t ring_rows = purr__ring_rows(plan), rows = ring_rows > 0 ? ring_rows : plan->max_rows;
+  purr_status_t status = encode_rows(plan->device, params->x_ring, params->x_rows.data, hidden, rows, hidden, err);
   if (status == PURR_STATUS_OK)
-    status = encode_rows(plan->device, params->a, params->a_rows.data, inner, plan->max_rows, inner, err);
+    status = encode_rows(plan->device, params->a, params->a_rows.data, inner, rows, inner, err);
   if (status == PURR_STATUS_OK && shared > 0)
     status =
         encode_rows(plan->device, params->x_tokens, call->x.data, hidden, base->num_tokens, call->x.row_stride, err);
@@ -67,6 +71,21 @@ static purr_status_t encode_operands(const purr__forward_call_t *call, purr__for
   return status;
 }
 
+/* Pairs of blocks, one an SM: ranks that share a device share its SMs. */
+static int32_t num_blocks(const purr__call_t *call) {
+  const int num_sms = call->plan->device->num_sms, num_ranks = purr__staged_num_on_device(call->workspace);
+  return (int32_t)purr__max(2, num_sms / num_ranks & ~1);
+}
+
+/* Of these, those that pull: none where all ranks are on this device, whose memory every SM reaches as well. */
+static int32_t num_pull_blocks(const purr__call_t *call) {
+  const purr_layer_desc_t *layer = &call->plan->layer;
+  if (layer->num_ranks == 1) return 0;
+  int64_t num = layer->num_comm_sms;
+  if (num == 0) num = purr__staged_num_on_device(call->workspace) == layer->num_ranks ? 0 : NUM_PULL_SMS;
+  return (int32_t)purr__min((num + 1) & ~1, (num_blocks(call) - 2) & ~1);
+}
+
 static purr__forward_params_t forward_params(const purr__forward_call_t *call, const purr__turn_t *turn,
                                              const purr__table_t *table, const purr__unit_order_t *order) {
   const purr__call_t *base = &call->base;
@@ -74,6 +93,7 @@ static purr__forward_params_t forward_params(const purr__forward_call_t *call, c
   const purr__mega_weights_t *weights = call->prepared_weights;
   const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
   const int64_t shared = plan->layer.shared_intermediate_size;
+  const bool has_peers = plan->layer.num_ranks > 1;
   purr__forward_params_t params = {
       .gate_up = weights->gate_up,
       .down = weights->down,
@@ -83,12 +103,13 @@ static purr__forward_params_t forward_params(const purr__forward_call_t *call, c
       .down_by_expert = weights->down_by_expert,
       .order = *order,
       .table = purr__staged_device_table(table),
-      .x = {.data = call->x.data, .row_stride = call->x.row_stride, .placement = PURR__ROWS_TOKEN},
+      .x = has_peers ? purr__staged_rows_of_ranks(base, PURR__SYM_TOKENS, PURR__ROWS_TOKEN)
+                     : (purr__rows_t){call->x.data, NULL, call->x.row_stride, PURR__ROWS_TOKEN, 0},
       .x_rows = dense_rows(workspace_at(base, PURR__WS_RING_X), hidden),
       .a_rows = dense_rows(workspace_at(base, PURR__WS_RING_A), inner),
-      .y = {.data = purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS),
-            .row_stride = hidden,
-            .placement = PURR__ROWS_SLOT},
+      .y = has_peers ? purr__staged_rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT)
+                     : (purr__rows_t){purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS), NULL, hidden,
+                                      PURR__ROWS_SLOT, 0},
       .hidden = (int32_t)hidden,
       .intermediate = (int32_t)inner,
       .shared_intermediate = (int32_t)shared,
@@ -96,6 +117,8 @@ static purr__forward_params_t forward_params(const purr__forward_call_t *call, c
       .top_k = (int32_t)plan->layer.top_k,
       .up_first = weights->up_first,
       .shared_up_first = weights->shared_up_first,
+      .num_pull_blocks = num_pull_blocks(base),
+      .slot_bits = purr__num_bits(plan->layer.max_tokens * plan->layer.top_k),
       .swiglu_limit = plan->layer.swiglu_limit,
       .timeout_ns = WAIT_LIMIT_NS,
       .status = purr__staged_status(plan, table),
@@ -121,7 +144,7 @@ static purr_status_t launch_forward(const purr__forward_call_t *call, const purr
                                     purr_error_t *err) {
   const purr_plan_t *plan = call->base.plan;
   const purr__launch_t launch = {
-      .grid = {(uint32_t)plan->device->num_sms & ~1u, 1, 1}, .stream = call->base.stream, .is_cooperative = true};
+      .grid = {(uint32_t)num_blocks(&call->base), 1, 1}, .stream = call->base.stream, .is_cooperative = true};
   purr__forward_params_t params = forward_params(call, turn, table, order);
   params.trace = trace;
   purr_status_t status = encode_operands(call, &params, err);
@@ -145,7 +168,7 @@ static purr_status_t start_trace(const purr__forward_call_t *call, void **out_tr
                       "a timeline of layer '%s' needs other tiles than a schedule that was built before has; let the "
                       "forward build its own",
                       plan->name);
-  return purr__trace_start(call->trace, plan->device->num_sms & ~1, call->base.stream, out_trace, err);
+  return purr__trace_start(call->trace, num_blocks(&call->base), call->base.stream, out_trace, err);
 }
 
 /* ---- the call ---- */
@@ -159,17 +182,22 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   void *trace;
   purr_status_t status = start_trace(call, &trace, err);
   if (status != PURR_STATUS_OK) return status;
-  const purr__turn_t turn = purr__staged_turn(
-      base, call->schedule != NULL ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(plan),
-      purr__staged_sum_blocks(base));
-  if (call->schedule != NULL) {
-    status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
-    if (status == PURR_STATUS_OK) status = purr__staged_keep_schedule(call, err);
-    if (status == PURR_STATUS_OK) status = list_units(call, &turn, &table, &order, err);
-  } else {
+  const bool has_peers = plan->layer.num_ranks > 1, begins_with_exchange = has_peers || call->schedule != NULL;
+  purr__device_status_t *found = purr__staged_status(plan, &table);
+  const purr__turn_t turn =
+      purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(plan),
+                        purr__staged_sum_blocks(base));
+  if (begins_with_exchange) status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
+  if (status == PURR_STATUS_OK && has_peers)
+    status = purr__staged_barrier(base, &turn, 0, call->schedule != NULL ? found : NULL, err);
+  if (status == PURR_STATUS_OK && call->schedule == NULL)
     status = purr__staged_build_table(base, &turn, true, &call->topk_ids, &table, &order, err);
+  if (status == PURR_STATUS_OK && call->schedule != NULL) {
+    status = purr__staged_keep_schedule(call, err);
+    if (status == PURR_STATUS_OK) status = list_units(call, &turn, &table, &order, err);
   }
   if (status == PURR_STATUS_OK) status = launch_forward(call, &turn, &table, &order, trace, err);
+  if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, found, err);
   if (status == PURR_STATUS_OK) status = purr__staged_sum(call, &turn, &weights->staged, &table, err);
   if (status != PURR_STATUS_OK) return purr__staged_end_turn(base, status);
   return purr__result_mirrored(base->result, base->stream, err);

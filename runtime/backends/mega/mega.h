@@ -1,8 +1,10 @@
 /* The mega backend: the forward between the schedule and the sum over slots in one persistent launch, for H100 and
- * H200, one rank, BF16. The schedule, the sum, results and turns are the staged backend's.
+ * H200, BF16. The schedule, the exchange and barriers of ranks, the sum, results and turns are the staged backend's.
  *
+ *   (exchange, barrier)         with other ranks: tokens and ids where all reach them
  *   count, place, (unit_list)   the routing table, and the list of units: what a pair of blocks does in one go
- *   forward                     gathers rows of x, gate-up, down
+ *   forward                     gathers rows of x, of all ranks; gate-up, down; y goes to the ranks it belongs to
+ *   (barrier)                   until all have come home
  *   slot_sum                    output = bf16(shared + sum of s * y)
  */
 #ifndef PURR_MEGA_H

@@ -93,8 +93,7 @@ static purr__rows_t rows_at(void *data, int64_t row_stride, int32_t placement) {
   return (purr__rows_t){.data = data, .row_stride = row_stride, .placement = placement};
 }
 
-/* Rows of H elements in a region of every rank's symmetric memory. */
-static purr__rows_t rows_of_ranks(const purr__call_t *call, int region, int32_t placement) {
+purr__rows_t purr__staged_rows_of_ranks(const purr__call_t *call, int region, int32_t placement) {
   return (purr__rows_t){.data = (void *)(uintptr_t)call->plan->sym[region].offset,
                         .by_rank = purr__staged_ranks(call->workspace),
                         .row_stride = call->plan->layer.hidden_size,
@@ -111,7 +110,7 @@ static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, cons
   purr__gemm_t *routed = &params.problem[0], *common = &params.problem[1];
   *routed = routed_problem(plan, table);
   routed->a = plan->layer.num_ranks == 1 ? rows_at(call->x.data, call->x.row_stride, PURR__ROWS_TOKEN)
-                                         : rows_of_ranks(base, PURR__SYM_TOKENS, PURR__ROWS_TOKEN);
+                                         : purr__staged_rows_of_ranks(base, PURR__SYM_TOKENS, PURR__ROWS_TOKEN);
   routed->b[0] = weights->gate;
   routed->b[1] = weights->up;
   routed->c = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
@@ -155,7 +154,7 @@ static purr__gemm_params_t down_params(const purr__forward_call_t *call, const p
   routed->b[0] = weights->down;
   routed->c = plan->layer.num_ranks == 1
                   ? rows_at(purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS), hidden, PURR__ROWS_SLOT)
-                  : rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT);
+                  : purr__staged_rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT);
   routed->n = (int32_t)hidden;
   routed->k = (int32_t)inner;
   *common = (purr__gemm_t){.num_rows = base->num_tokens, .num_experts = 1, .top_k = 1};

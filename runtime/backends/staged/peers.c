@@ -2,14 +2,15 @@
  * Made once for a workspace; layers of one group have these at the same offsets. */
 #include "backends/staged/staged.h"
 
-static int num_on_device(const purr_workspace_t *workspace) {
+int purr__staged_num_on_device(const purr_workspace_t *workspace) {
   return workspace->group->ops->num_on_device(workspace->symmetric, workspace->group->rank);
 }
 
 /* Streams that share a hardware queue wait for each other, and a barrier would wait for ever: one queue for each rank,
  * and two for the copies beside them. */
 static purr_status_t check_queues(const purr_workspace_t *workspace, purr_error_t *err) {
-  const int num_ranks = num_on_device(workspace), num_queues = purr__num_device_queues(workspace->object.context);
+  const int num_ranks = purr__staged_num_on_device(workspace),
+            num_queues = purr__num_device_queues(workspace->object.context);
   if (num_ranks == 1 || num_ranks + 2 <= num_queues) return PURR_STATUS_OK;
   return purr__fail(err, PURR_STATUS_UNSUPPORTED,
                     "%d ranks share a device, for which this process has %d hardware queues; they need %d: set "
@@ -99,7 +100,7 @@ purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t 
 
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err) {
   const purr_workspace_t *workspace = call->workspace;
-  if (call->stream == NULL && num_on_device(workspace) > 1)
+  if (call->stream == NULL && purr__staged_num_on_device(workspace) > 1)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
                       "rank %d shares its device with another rank and was given the default stream; such ranks wait "
                       "for each other, so each needs a stream of its own (purr_stream_create)",

@@ -70,6 +70,8 @@ static inline purr__turn_t purr__staged_turn_at(const purr__turn_t *turn, int32_
 }
 
 /* ---- peers.c: the other ranks, R > 1 ---- */
+/* Ranks of the workspace's group that share its device. */
+int purr__staged_num_on_device(const purr_workspace_t *workspace);
 purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_error_t *err);
 const purr__ids_t *purr__staged_sources(const purr_workspace_t *workspace); /* device [R], NULL when R = 1 */
 void *const *purr__staged_ranks(const purr_workspace_t *workspace);         /* device [R], NULL when R = 1 */
@@ -108,6 +110,8 @@ purr_status_t purr__staged_stage_combine(const purr__forward_call_t *call, const
                                          purr_error_t *err);
 
 /* ---- forward.c: what the megakernel's forward has in common ---- */
+/* Rows of H elements in a region of every rank's symmetric memory. */
+purr__rows_t purr__staged_rows_of_ranks(const purr__call_t *call, int region, int32_t placement);
 /* The routing table that a call fills: its own, that of saved, or the one that was built before. */
 purr__table_t purr__staged_table_of(const purr__forward_call_t *call);
 /* Blocks of the schedule. */
