@@ -85,10 +85,10 @@ struct TakenRows {
   __device__ __forceinline__ const int32_t *ring_counter(int tile) const {
     return &PURR__UNIT_TILE_SYNC(params.order.sync)[tile - params.order.ring_tiles].gate_up_done;
   }
-  /* Whether it is; asked with tiles that do not descend. */
+  /* Whether it is, the same for all lanes; asked with tiles that do not descend. */
   __device__ __forceinline__ bool is_free(int tile) {
     if (!V::kPeers || tile < free_tiles) return true;
-    if (ptx::ld_acquire_gpu(ring_counter(tile)) < all_gate_up(params)) return false;
+    if (!__all_sync(0xFFFFFFFFu, ptx::ld_acquire_gpu(ring_counter(tile)) >= all_gate_up(params))) return false;
     free_tiles = tile + 1;
     return true;
   }

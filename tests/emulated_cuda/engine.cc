@@ -153,7 +153,7 @@ int engine_blocks_per_sm(unsigned threads, size_t shared_bytes) {
 }
 
 int engine_cluster_of(const char *name) {
-  const machine::Kernel *kernel = machine::find_kernel(name);
+  const machine::Kernel *kernel = machine::find_kernel(name, 0);
   return kernel != nullptr ? (int)kernel->cluster : 1;
 }
 
@@ -175,7 +175,7 @@ void engine_set(void *stream, void *to, uint32_t value, size_t count, int elemen
 }
 
 int engine_launch(void *stream, int device, const engine_launch_t *launch, void **params) {
-  const machine::Kernel *kernel = machine::find_kernel(launch->kernel);
+  const machine::Kernel *kernel = machine::find_kernel(launch->kernel, launch->cc);
   if (kernel == nullptr) return ENGINE_UNKNOWN_KERNEL;
   auto grid = std::make_shared<Grid>();
   grid->kernel = kernel;
@@ -187,7 +187,8 @@ int engine_launch(void *stream, int device, const engine_launch_t *launch, void 
   grid->shared_bytes = launch->shared_bytes;
   grid->is_cooperative = launch->is_cooperative != 0;
   const int resident = engine->machine->num_sms() * Machine::blocks_per_sm(grid->block.count(), grid->shared_bytes);
-  if (grid->grid.count() == 0 || grid->block.count() == 0 || grid->grid.x % grid->cluster != 0 || resident == 0)
+  if (grid->grid.count() == 0 || grid->block.count() == 0 || grid->grid.x % grid->cluster != 0 || resident == 0 ||
+      (int)grid->cluster > engine->machine->num_sms())
     return ENGINE_INVALID;
   if (grid->is_cooperative && (int)grid->grid.count() > resident) return ENGINE_TOO_LARGE;
   Work work(Work::kLaunch);

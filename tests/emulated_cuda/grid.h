@@ -16,7 +16,7 @@ struct Kernel {
   void (*call)(const void *params);
   unsigned cluster; /* blocks, as the source says */
 };
-const Kernel *find_kernel(const char *name);
+const Kernel *find_kernel(const char *name, int cc); /* compute capability, major * 10 + minor */
 
 struct Grid {
   const Kernel *kernel;

@@ -35,9 +35,26 @@ extern "C" void purr_quantize_mxfp8(of_quantize_mxfp8) { machine::fail("there is
 #include "kernels/kernels.def"
 #undef PURR_KERNEL
 
+#define PURR_OLDER(entry)                           \
+  extern "C" void entry##_800(purr__gemm_params_t); \
+  extern "C" void entry##_890(purr__gemm_params_t);
+PURR_OLDER(purr_gate_up)
+PURR_OLDER(purr_down)
+PURR_OLDER(purr_gate_up_promoted)
+PURR_OLDER(purr_down_promoted)
+#undef PURR_OLDER
+
 namespace machine {
 
-const Kernel *find_kernel(const char *name) {
+const Kernel *find_kernel(const char *name, int cc) {
+#define OLDER(entry, params) kernel<params, entry##_800>(#entry, 1), kernel<params, entry##_890>(#entry, 1)
+  static const Kernel older[] = {OLDER(purr_gate_up, purr__gemm_params_t), OLDER(purr_down, purr__gemm_params_t),
+                                 OLDER(purr_gate_up_promoted, purr__gemm_params_t),
+                                 OLDER(purr_down_promoted, purr__gemm_params_t)};
+#undef OLDER
+  const int variant = cc == 80 ? 0 : cc == 86 || cc == 89 || cc == 120 ? 1 : -1;
+  for (size_t i = 0; i < sizeof older / sizeof older[0] && variant >= 0; i++)
+    if ((int)(i % 2) == variant && strcmp(older[i].name, name) == 0) return &older[i];
   static const Kernel kernels[] = {
 #define PURR_KERNEL(entry, role, source, target, arch, threads, shared_bytes, cluster, tile_m, tile_n) \
   kernel<of_##role, entry>(#entry, cluster),

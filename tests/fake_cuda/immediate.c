@@ -35,9 +35,8 @@ void engine_set(void *stream, void *to, uint32_t value, size_t count, int elemen
 int engine_launch(void *stream, int device, const engine_launch_t *launch, void **params) {
   (void)stream;
   (void)device;
-  (void)launch;
   (void)params;
-  return ENGINE_OK;
+  return launch->grid[0] == 0 || launch->grid[1] == 0 || launch->grid[2] == 0 ? ENGINE_INVALID : ENGINE_OK;
 }
 
 void engine_record(void *stream, void *event) {

@@ -106,9 +106,10 @@ static CUresult planned(const char *call) {
 }
 
 /* Every function: under the lock, as planned, with a context current where the real one wants that. */
-#define BEGIN(needs_context)                                                                                           \
+#define BEGIN(needs_context) BEGIN_AS(__func__, needs_context)
+#define BEGIN_AS(name, needs_context)                                                                                  \
   pthread_mutex_lock(&mutex);                                                                                          \
-  CUresult result = planned(__func__);                                                                                 \
+  CUresult result = planned(name);                                                                                     \
   if (result == CUDA_SUCCESS && fake_cuda.num_inits == 0 && (needs_context) >= 0) result = CUDA_ERROR_NOT_INITIALIZED; \
   if (result == CUDA_SUCCESS && (needs_context) > 0 && current() == NULL) result = CUDA_ERROR_INVALID_CONTEXT;         \
   if (result == CUDA_SUCCESS) {
@@ -360,7 +361,7 @@ static const thing_t *thing_at(CUdeviceptr address) {
 }
 
 static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool *waits) {
-  BEGIN(1) {
+  BEGIN_AS("cuMemcpyAsync", 1) {
     if (stream == NULL) count_unsafe();
     *waits = !engine_is_capturing(queue_of(stream)) && (thing_at(to) == NULL || thing_at(from) == NULL);
     engine_copy(queue_of(stream), (void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
@@ -415,8 +416,7 @@ static CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int
 }
 
 static CUresult cuStreamDestroy(CUstream stream) {
-  const CUresult ready = before_wait("");
-  if (ready == CUDA_SUCCESS) engine_forget(stream);
+  if (current() != NULL) engine_forget(stream);
   BEGIN(1) {
     count_unsafe();
     result = thing_drop(STREAM, stream);
@@ -649,7 +649,8 @@ static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
                                   .block = {launch.block[0], launch.block[1], launch.block[2]},
                                   .cluster = {launch.cluster[0], launch.cluster[1], launch.cluster[2]},
                                   .shared_bytes = launch.shared_bytes,
-                                  .is_cooperative = launch.is_cooperative};
+                                  .is_cooperative = launch.is_cooperative,
+                                  .cc = fake_cuda.cc[current_device()]};
     result = (CUresult)engine_launch(queue_of(config->hStream), current_device(), &work, params);
   }
   END;

@@ -70,7 +70,7 @@ static void calls_only_enqueue(void) {
   CU_ASSERT_EQUAL(memory.num_calls, calls);
   purr_context_query_counters(scene.context, &after, NULL);
   CU_ASSERT_EQUAL(after.device_bytes, before.device_bytes);
-  CU_ASSERT_EQUAL(after.num_launches - before.num_launches, 20 * 5);
+  CU_ASSERT_EQUAL(after.num_launches - before.num_launches, 20 * (plain_run.backend == PURR_BACKEND_MEGA ? 4 : 5));
   CU_ASSERT(took < UINT64_C(2000000000));
   *driver = true_driver;
 
@@ -446,10 +446,10 @@ static int look_for_device(void) {
 }
 
 int main(void) {
-  if (in_child(look_for_device) != 0) return PURR_TEST_SKIPPED;
-  for (int i = 0; i < 3; i++) first_use_codes[i] = in_child(run_first_uses);
   setenv("PURR_TEST_BACKEND", "staged", 0);
   plain_run.backend = test_backend();
+  if (in_child(look_for_device) != 0) return PURR_TEST_SKIPPED;
+  for (int i = 0; i < 3; i++) first_use_codes[i] = in_child(run_first_uses);
   return test_layer_main(
       "streams on a GPU",
       (purr_test_t[]){{"B41: sixteen first uses at once", all_children_were_exact},

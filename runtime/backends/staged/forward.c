@@ -173,7 +173,7 @@ static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t 
                                  purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
   purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms, 1, 1}, .stream = call->stream};
-  if (tma != NULL) launch.grid[0] &= ~1u; /* its blocks come in pairs */
+  if (tma != NULL) launch.grid[0] = (uint32_t)purr__max(2, launch.grid[0] & ~1u); /* its blocks come in pairs */
   if (tma == NULL) return purr__kernel_launch(plain, &launch, params, err);
   purr__gemm_tma_params_t own = {.gemm = *params};
   for (int p = 0; p < params->num_problems; p++) {
