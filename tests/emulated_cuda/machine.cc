@@ -254,7 +254,13 @@ void Machine::run_cluster(Grid &grid, Cluster &cluster) {
     const size_t num_warps = block->warps.size(), first = random() % num_warps;
     for (size_t w = 0; w < num_warps; w++) {
       const size_t warp = (first + w) % num_warps;
-      if (block->warps[warp].alive == 0 || random() % 8 == 0) continue; /* a warp now and then sleeps */
+      Warp &running = block->warps[warp];
+      if (running.alive == 0 || random() % 8 == 0) continue;
+      if (running.sleep > 0 && grid.failure.empty()) { /* now and then one falls far behind the others */
+        running.sleep--;
+        continue;
+      }
+      if (random() % 1024 == 0) running.sleep = random() % 512;
       const size_t end = std::min(warp * 32 + 32, block->threads.size());
       for (size_t t = warp * 32; t < end; t++) {
         Thread &thread = *block->threads[t];

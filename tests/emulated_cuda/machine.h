@@ -40,6 +40,7 @@ struct Meeting {
 struct Warp {
   Meeting meeting;
   int alive = 0;
+  uint32_t sleep = 0; /* passes that it is left out of */
 };
 
 /* One wgmma of a thread: its accumulators, and the operands' descriptors. */
