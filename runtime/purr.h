@@ -445,8 +445,9 @@ PURR_API void purr_group_destroy(purr_group_t *group);
 
 /* ------------------------------------------------------------------------------------------------------------ plan */
 
-/* Everything decided before memory is touched: backend, tiles, minibatch, macrobatch, byte layout. Immutable; may be
- * shared by threads and by the ranks of a local group. */
+/* Everything decided before memory is touched: backend, device, tiles, minibatch, macrobatch, byte layout. Immutable;
+ * may be shared by threads and by the ranks of a local group that are on one device. What is made for a plan serves
+ * plans of equal hash on the same device. */
 typedef struct purr_plan purr_plan_t;
 
 typedef struct purr_plan_desc {
@@ -534,10 +535,10 @@ typedef struct purr_weights_desc {
 #define PURR_WEIGHTS_DESC_INIT \
   { sizeof(purr_weights_desc_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
-/* Checks shapes, types and strides against the plan and remembers the addresses.
+/* Checks shapes, types, strides and, on a GPU, where the memory is against the plan, and remembers the addresses.
  * The descriptor and its tensor structs need not outlive the call; the tensors' memory must.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, OUT_OF_HOST_MEMORY, FORKED.
- * Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, OUT_OF_HOST_MEMORY,
+ * OUT_OF_DEVICE_MEMORY, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_weights_desc_t *desc,
                                            purr_weights_t **out_weights, purr_error_t *err);
 
@@ -615,8 +616,8 @@ typedef struct purr_workspace_desc {
  * alike, with that rank in err->rank.
  * @param group  this rank's group handle; NULL when R = 1.
  * @param desc   NULL = all defaults.
- * Threads: any. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL,
- * OUT_OF_HOST_MEMORY, PEER_FAILED, PEER_MISMATCH, FORKED. Since 0.1. */
+ * Threads: any. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, UNSUPPORTED,
+ * OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, PEER_FAILED, PEER_MISMATCH, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group,
                                              const purr_workspace_desc_t *desc, purr_workspace_t **out_workspace,
                                              purr_error_t *err);
@@ -630,8 +631,8 @@ typedef struct purr_saved purr_saved_t;
 
 /* Creates one; purr_plan_query says the size.
  * @param memory, bytes  device memory, 256-byte aligned, or NULL and 0 to have it allocated.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
- */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY,
+ * OUT_OF_DEVICE_MEMORY, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t bytes,
                                          purr_saved_t **out_saved, purr_error_t *err);
 

@@ -134,6 +134,14 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
 const char *purr__backend_name(int32_t backend);
 /* False when some size does not fit in 63 bits. */
 bool purr__plan_lay_out(purr_plan_t *plan);
+
+/* ---- where things are (place.c) ---- */
+/* INVALID_ARGUMENT, with both places, unless what was made for the plan `other` lies where `plan` runs. Hashes do not
+ * tell: ranks of one group agree on them and are on different devices. `thing` is "the weights". */
+purr_status_t purr__plan_check_place(const purr_plan_t *plan, const purr_plan_t *other, const char *thing,
+                                     purr_error_t *err);
+/* INVALID_ARGUMENT unless `memory` lies on the plan's device; any will do for the host, and NULL is not looked at. */
+purr_status_t purr__plan_check_memory(const purr_plan_t *plan, const void *memory, const char *name, purr_error_t *err);
 #define PURR__TASK_BYTES 512 /* room for one purr__gemm_t */
 
 /* A minibatch boundary moves by at most a quarter of a minibatch, to an expert's boundary. */

@@ -576,6 +576,9 @@ static void host_pointers_are_refused(void) {
   CU_ASSERT(says("which is host memory that device 0 (Fake GPU A) cannot reach"));
   purr_tensor_t tensor = {sizeof tensor, PURR_DTYPE_FP32, 1, 0, host, NULL, {64}, {0}, NULL};
   ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_launcher_set_tensor(launcher, 1, &tensor, 0, &err));
+  ASSERT_OK(purr_launcher_set_scratch(launcher, memory, 64, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "the scratch memory of kernel add_kernel is at 0x",
+              purr_launcher_set_scratch(launcher, host, 64, &err));
   fake->reaches_host_memory = 1; /* Grace, or a kernel that moves pages */
   ASSERT_OK(purr_launcher_set_pointer(launcher, 0, host, &err));
   purr__device_release(device, memory, 64);
