@@ -439,8 +439,10 @@ PURR_API int32_t purr_group_rank(const purr_group_t *group);
 /* Number of ranks R (1 for NULL).  Threads: any. Collective: no. Since 0.1. */
 PURR_API int32_t purr_group_num_ranks(const purr_group_t *group);
 
-/* Leaves the group. Ranks that still wait for this one get PEER_FAILED at once: so does a rank whose own call was
- * refused for its arguments release the others.  Threads: any. Collective: no. Since 0.1. */
+/* Leaves the group. Ranks that still wait for this one get PEER_FAILED at once, on GPUs too: so does a rank whose own
+ * call was refused for its arguments release the others. What this rank has enqueued on a GPU still counts: the function
+ * waits until that has ended, or has not moved for five seconds. (It does not see replays of a graph that have not
+ * begun: finish those first.)  Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_group_destroy(purr_group_t *group);
 
 /* ------------------------------------------------------------------------------------------------------------ plan */

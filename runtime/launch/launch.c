@@ -170,6 +170,7 @@ purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *w
     schedule->built = true;
     schedule->stream = stream;
     schedule->num_tokens = call.base.num_tokens;
+    schedule->rank = workspace->group->rank;
   }
   purr__workspace_release(workspace);
   return status;
