@@ -5,7 +5,7 @@
 #include <time.h>
 
 #define PATIENCE_NS 5000000000ull /* without any progress */
-#define NAP_NS 50000
+#define NAP_NS 20000
 #define TURN_LEFT_MASK ((1ull << 28) - 1) /* purr__turn_t: blocks of a call that have still to end */
 
 typedef struct farewell {
@@ -16,13 +16,23 @@ typedef struct farewell {
   CUstream stream;
 } farewell_t;
 
+static void nap(void) { nanosleep(&(struct timespec){0, NAP_NS}, NULL); }
+
 /* It is the first thing in a rank's part. */
 static char *head_of(const farewell_t *f, int rank) { return f->group->ops->address(f->block, rank); }
 
+/* False where it cannot be read. Streams that share a hardware queue wait for each other, and a barrier may spin in
+ * that of this stream: it is not waited for. */
 static bool read_head(const farewell_t *f, int rank) {
   purr__device_rank_header_t *seen = &f->pinned->seen;
-  return purr__device_copy(f->device, seen, head_of(f, rank), sizeof *seen, f->stream, NULL) == PURR_STATUS_OK &&
-         purr__device_synchronize(f->device, f->stream, NULL) == PURR_STATUS_OK;
+  const uint64_t begin_ns = purr__now_ns();
+  if (purr__device_copy(f->device, seen, head_of(f, rank), sizeof *seen, f->stream, NULL) != PURR_STATUS_OK)
+    return false;
+  CUresult state;
+  while ((state = f->device->driver->cuda.cuStreamQuery(f->stream)) == CUDA_ERROR_NOT_READY &&
+         purr__now_ns() - begin_ns < PATIENCE_NS)
+    nap();
+  return state == CUDA_SUCCESS;
 }
 
 /* Reads a rank's head until it has come to so many barriers and, if wanted, no call runs; false where there is nobody
@@ -38,7 +48,7 @@ static bool wait_for(const farewell_t *f, int rank, uint64_t num_barriers, bool 
     last_turn = seen->turn;
     last_epoch = seen->epoch;
     if ((has_ended && seen->epoch >= num_barriers) || now_ns - since_ns >= PATIENCE_NS) return true;
-    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    nap();
   }
 }
 
