@@ -473,8 +473,8 @@ typedef struct purr_plan_info {
   int64_t num_local_experts;
   int64_t max_tokens;
   int64_t max_rows; /* most rows of one step on this rank, padding included */
-  int64_t minibatch_rows;
-  int64_t macrobatch_rows;
+  int64_t minibatch_rows;  /* of forward; this and the next are 0 where the backend takes all rows at once */
+  int64_t macrobatch_rows; /* rows of the ring */
   int64_t min_minibatch_rows_forward; /* rows for two full waves of SMs */
   int64_t min_minibatch_rows_backward;
   int64_t kept_rows;         /* rows whose g and u are kept for backward; the others are replayed */
