@@ -186,15 +186,11 @@ static int make_plans(layer_t *layer, const layer_options_t *options, int backen
   for (int i = 0; i < num_plans; i++) {
     desc.device = layer->devices.count > 0 ? layer->devices.numbers[i] + 1 : 0;
     if (purr_plan_create(layer->context, layer->config, &desc, &layer->plans[i], &err) != PURR_STATUS_OK)
-      return fail_call(layer->command,
-                       err.status == PURR_STATUS_NO_DEVICE ? "without a GPU, --backend host or auto runs it"
-                       : layer->devices.count > 0 ? "change --devices, --ranks, --backend, --precision or the config"
-                                                  : "change --ranks, --backend, --precision or the config",
-                       &err);
+      return fail_call(layer->command, next_of(err.status, layer->num_ranks), &err);
     purr_plan_info_t info = {.struct_size = sizeof info};
     if (purr_plan_query(layer->plans[i], &info, &err) != PURR_STATUS_OK) return fail_call(layer->command, NULL, &err);
     if (layer->devices.count > 0 && info.backend == PURR_BACKEND_HOST)
-      return devices_fail_host(layer->command, layer->context, layer->config, desc);
+      return devices_fail_host(layer->command, "--devices", layer->context, layer->config, desc);
     if (i == 0) layer->info = info;
   }
   for (int64_t r = 0; r < layer->num_ranks; r++) layer->ranks[r].plan = layer->plans[r % num_plans];
@@ -495,11 +491,7 @@ static int run_step(layer_t *layer, const char *label, fraction_fn fraction,
       failed = rank;
   }
   if (failed == NULL) return EXIT_GOOD;
-  const char *next = failed->status == PURR_STATUS_BAD_ROUTE    ? "correct topk_ids; -1 drops a slot"
-                     : failed->status == PURR_STATUS_CHECKPOINT ? "name another --layer, or get the whole checkpoint"
-                     : failed->status == PURR_STATUS_OUT_OF_HOST_MEMORY ? "take fewer --tokens"
-                                                                        : "try again with --ranks 1";
-  return fail_call(layer->command, next, &failed->err);
+  return fail_call(layer->command, next_of(failed->status, layer->num_ranks), &failed->err);
 }
 
 int layer_prepare(layer_t *layer) {

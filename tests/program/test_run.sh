@@ -116,7 +116,7 @@ refuses "--devices names 3 GPUs for 2 ranks" run "$layer" --tokens 4 --ranks 2 -
 refuses "NO_DEVICE" run "$layer" --tokens 4 --ranks 2 --devices 0,1023
 refuses "NO_DEVICE" run "$layer" --tokens 4 --ranks 2 --devices 1023 --backend staged
 refuses "" run "$layer" --tokens 4 --devices 0 --backward
-refuses "--devices names GPUs" verify --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --backend host --devices 1023 \
+refuses "--devices names a GPU" verify --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --backend host --devices 1023 \
   --capture "$SOURCE_DIR/tests/data/qwen3-moe/capture.safetensors"
 
 # A checkpoint's layer, with the model's own router: it chose what was captured.
