@@ -959,7 +959,8 @@ PURR_API void purr_checkpoint_destroy(purr_checkpoint_t *checkpoint);
  *
  * A context uses, in this order: the packages added to it; those of PURR_PACKAGE_PATH (absolute paths with colons
  * between them, each a package or a folder of packages; ignored in a process with more rights than its caller); those
- * in purr/packages beside the library. The first package that has a kernel wins. */
+ * in purr/packages beside the library. The first package that has a kernel wins. In a folder of packages, folders
+ * without a manifest.json are passed over; a package that is damaged is refused, and all others with it. */
 typedef struct purr_package purr_package_t;
 
 /* Opens a package and reads its manifest.
