@@ -38,6 +38,16 @@ static int check_same_shape(const layer_t *layer, const char *config_path, const
   return EXIT_GOOD;
 }
 
+/* The number of the layer that is taken where none is named: the first of which a config can be made. */
+static void find_layer(layer_t *layer) {
+  enum { MOST_LAYERS = 1 << 16 };
+  for (int64_t idx = 0; idx < MOST_LAYERS && layer->layer_idx < 0; idx++) {
+    purr_config_t *config = NULL;
+    if (purr_checkpoint_create_config(layer->checkpoint, idx, &config, NULL) == PURR_STATUS_OK) layer->layer_idx = idx;
+    purr_config_destroy(config);
+  }
+}
+
 static int open_checkpoint(layer_t *layer, const char *config_path, const char *checkpoint_path) {
   purr_error_t err = PURR_ERROR_INIT;
   purr_config_t *own_config = NULL;
@@ -47,6 +57,7 @@ static int open_checkpoint(layer_t *layer, const char *config_path, const char *
                      &err);
   if (purr_checkpoint_create_config(layer->checkpoint, layer->layer_idx, &own_config, &err) != PURR_STATUS_OK)
     return fail_call(layer->command, "name a layer that has experts with --layer N", &err);
+  find_layer(layer);
   if (layer->config == NULL) {
     layer->config = own_config;
     return EXIT_GOOD;
