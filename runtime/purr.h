@@ -440,9 +440,9 @@ PURR_API int32_t purr_group_rank(const purr_group_t *group);
 PURR_API int32_t purr_group_num_ranks(const purr_group_t *group);
 
 /* Leaves the group. Ranks that still wait for this one get PEER_FAILED at once, on GPUs too: so does a rank whose own
- * call was refused for its arguments release the others. What this rank has enqueued on a GPU still counts: the function
- * waits until that has ended, or has not moved for five seconds. (It does not see replays of a graph that have not
- * begun: finish those first.)  Threads: any. Collective: no. Since 0.1. */
+ * call was refused for its arguments release the others. What this rank has enqueued on a GPU still counts: the
+ * function waits until that has ended, or has not moved for five seconds. (It does not see replays of a graph that have
+ * not begun: finish those first.)  Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_group_destroy(purr_group_t *group);
 
 /* ------------------------------------------------------------------------------------------------------------ plan */
@@ -472,9 +472,9 @@ typedef struct purr_plan_info {
   int32_t num_ranks;
   int64_t num_local_experts;
   int64_t max_tokens;
-  int64_t max_rows; /* most rows of one step on this rank, padding included */
-  int64_t minibatch_rows;  /* of forward; this and the next are 0 where the backend takes all rows at once */
-  int64_t macrobatch_rows; /* rows of the ring */
+  int64_t max_rows;                   /* most rows of one step on this rank, padding included */
+  int64_t minibatch_rows;             /* of forward; this and the next are 0 where the backend takes all rows at once */
+  int64_t macrobatch_rows;            /* rows of the ring */
   int64_t min_minibatch_rows_forward; /* rows for two full waves of SMs */
   int64_t min_minibatch_rows_backward;
   int64_t kept_rows;         /* rows whose g and u are kept for backward; the others are replayed */

@@ -236,6 +236,8 @@ static void wrong_arguments_are_refused(void) {
   tensor.dtype = PURR_DTYPE_FP32;
   ASSERT_OK(purr_launcher_set_tensor(launcher, 0, &tensor, 0, &err));
   ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "flags is 0x8", purr_launcher_set_tensor(launcher, 0, &tensor, 8, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "takes no flags: they are for descriptors",
+              purr_launcher_set_tensor(launcher, 0, &tensor, PURR_DESCRIPTOR_NAN, &err));
   set_add_arguments(launcher);
   ASSERT_OK(purr_launcher_set_grid(launcher, 1, 1, 1, &err));
   ASSERT_OK(purr_launcher_unset(launcher, 3, &err));
