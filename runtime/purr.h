@@ -439,14 +439,17 @@ PURR_API int32_t purr_group_rank(const purr_group_t *group);
 /* Number of ranks R (1 for NULL).  Threads: any. Collective: no. Since 0.1. */
 PURR_API int32_t purr_group_num_ranks(const purr_group_t *group);
 
-/* Leaves the group. Ranks that still wait for this one get PEER_FAILED at once: so does a rank whose own call was
- * refused for its arguments release the others.  Threads: any. Collective: no. Since 0.1. */
+/* Leaves the group. Ranks that still wait for this one get PEER_FAILED at once, on GPUs too: so does a rank whose own
+ * call was refused for its arguments release the others. What this rank has enqueued on a GPU still counts: the
+ * function waits until that has ended, or has not moved for five seconds. (It does not see replays of a graph that have
+ * not begun: finish those first.)  Threads: any. Collective: no. Since 0.1. */
 PURR_API void purr_group_destroy(purr_group_t *group);
 
 /* ------------------------------------------------------------------------------------------------------------ plan */
 
-/* Everything decided before memory is touched: backend, tiles, minibatch, macrobatch, byte layout. Immutable; may be
- * shared by threads and by the ranks of a local group. */
+/* Everything decided before memory is touched: backend, device, tiles, minibatch, macrobatch, byte layout. Immutable;
+ * may be shared by threads and by the ranks of a local group that are on one device. What is made for a plan serves
+ * plans of equal hash on the same device. */
 typedef struct purr_plan purr_plan_t;
 
 typedef struct purr_plan_desc {
@@ -469,9 +472,9 @@ typedef struct purr_plan_info {
   int32_t num_ranks;
   int64_t num_local_experts;
   int64_t max_tokens;
-  int64_t max_rows; /* most rows of one step on this rank, padding included */
-  int64_t minibatch_rows;
-  int64_t macrobatch_rows;
+  int64_t max_rows;                   /* most rows of one step on this rank, padding included */
+  int64_t minibatch_rows;             /* of forward; this and the next are 0 where the backend takes all rows at once */
+  int64_t macrobatch_rows;            /* rows of the ring */
   int64_t min_minibatch_rows_forward; /* rows for two full waves of SMs */
   int64_t min_minibatch_rows_backward;
   int64_t kept_rows;         /* rows whose g and u are kept for backward; the others are replayed */
@@ -534,10 +537,10 @@ typedef struct purr_weights_desc {
 #define PURR_WEIGHTS_DESC_INIT \
   { sizeof(purr_weights_desc_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
-/* Checks shapes, types and strides against the plan and remembers the addresses.
+/* Checks shapes, types, strides and, on a GPU, where the memory is against the plan, and remembers the addresses.
  * The descriptor and its tensor structs need not outlive the call; the tensors' memory must.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, OUT_OF_HOST_MEMORY, FORKED.
- * Since 0.1. */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, UNSUPPORTED, OUT_OF_HOST_MEMORY,
+ * OUT_OF_DEVICE_MEMORY, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_weights_desc_t *desc,
                                            purr_weights_t **out_weights, purr_error_t *err);
 
@@ -615,8 +618,8 @@ typedef struct purr_workspace_desc {
  * alike, with that rank in err->rank.
  * @param group  this rank's group handle; NULL when R = 1.
  * @param desc   NULL = all defaults.
- * Threads: any. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL,
- * OUT_OF_HOST_MEMORY, PEER_FAILED, PEER_MISMATCH, FORKED. Since 0.1. */
+ * Threads: any. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, BUFFER_TOO_SMALL, UNSUPPORTED,
+ * OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, PEER_FAILED, PEER_MISMATCH, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_workspace_create(const purr_plan_t *plan, purr_group_t *group,
                                              const purr_workspace_desc_t *desc, purr_workspace_t **out_workspace,
                                              purr_error_t *err);
@@ -630,8 +633,8 @@ typedef struct purr_saved purr_saved_t;
 
 /* Creates one; purr_plan_query says the size.
  * @param memory, bytes  device memory, 256-byte aligned, or NULL and 0 to have it allocated.
- * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY, FORKED. Since 0.1.
- */
+ * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, BUFFER_TOO_SMALL, OUT_OF_HOST_MEMORY,
+ * OUT_OF_DEVICE_MEMORY, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t bytes,
                                          purr_saved_t **out_saved, purr_error_t *err);
 
@@ -956,7 +959,8 @@ PURR_API void purr_checkpoint_destroy(purr_checkpoint_t *checkpoint);
  *
  * A context uses, in this order: the packages added to it; those of PURR_PACKAGE_PATH (absolute paths with colons
  * between them, each a package or a folder of packages; ignored in a process with more rights than its caller); those
- * in purr/packages beside the library. The first package that has a kernel wins. */
+ * in purr/packages beside the library. The first package that has a kernel wins. In a folder of packages, folders
+ * without a manifest.json are passed over; a package that is damaged is refused, and all others with it. */
 typedef struct purr_package purr_package_t;
 
 /* Opens a package and reads its manifest.

@@ -235,8 +235,7 @@ purr_status_t purr__device_enable_peer(purr__device_t *device, purr__device_t *p
 }
 
 purr_status_t purr__device_check_stream(purr__device_t *device, CUstream stream, purr_error_t *err) {
-  enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 }; /* the default streams by their handles: of the current context */
-  if ((uintptr_t)stream <= PER_THREAD_STREAM) return PURR_STATUS_OK;
+  if ((uintptr_t)stream <= CU_STREAM_PER_THREAD) return PURR_STATUS_OK;
   CUcontext owner;
   purr_status_t status = PURR__CUDA(device, err, cuStreamGetCtx, (stream, &owner), "looking at the stream");
   if (status == PURR_STATUS_OK && owner != device->primary)

@@ -29,8 +29,13 @@ typedef struct purr__group_ops {
   /* Local. Where a device tells that a rank did not come: 1 + its number, page-locked memory that lives as long as the
    * group has members. NULL before there is symmetric memory on a device. */
   int32_t *(*broken_word)(purr_group_t *group);
-  /* Local. The caller's handle ends; ranks that wait for this one, now or later, get PEER_FAILED at once. */
+  /* Local. The caller's handle ends; ranks that wait for this one, now or later, get PEER_FAILED at once: those on
+   * devices too, where a part of the symmetric memory begins with a purr__device_rank_header_t. */
   void (*leave)(purr_group_t *group);
+  /* Local. A call of this rank with so many barriers is about to be enqueued. INVALID_ARGUMENT when a rank on the same
+   * device has given that stream to its call: the two would wait for each other. */
+  purr_status_t (*start_call)(purr_group_t *group, purr__symmetric_t *block, void *stream, int num_barriers,
+                              purr_error_t *err);
   /* Local. How many ranks, this one too, have their part on this one's device: such ranks need streams of their own. */
   int (*num_on_device)(const purr__symmetric_t *block, int rank);
 } purr__group_ops_t;

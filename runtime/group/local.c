@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "driver/driver.h"
+#include "group/farewell.h"
 #include "group/local.h"
 
 /* One collective allocation: a block from each rank. A rank's memory must outlive its own handle as long as peers may
@@ -12,11 +13,22 @@
 struct purr__symmetric {
   int num_users, num_ranks; /* num_users is guarded by the team's mutex */
   uint64_t epoch;           /* of the barrier that completes it */
+  purr__symmetric_t *next;  /* of the team's; guarded by its mutex */
   struct offer {
     char *memory; /* NULL: the rank made none */
     purr__device_t *device;
     uint64_t bytes, tag;
+    /* What the rank has enqueued on a device, calls that were captured left out; guarded by the team's mutex. */
+    uint64_t num_calls, num_barriers;
+    void *stream;     /* of the last call ... */
+    pthread_t thread; /* ... and who made it */
   } offer[];
+};
+
+/* Page-locked memory of a team, which every device reaches. */
+struct pinned {
+  int32_t broken_word; /* a device writes 1 + the rank that did not come */
+  purr__farewell_t farewell[];
 };
 
 /* What the ranks share. It lives until the last rank has left. Everything below the mutex is guarded by it. */
@@ -32,8 +44,9 @@ typedef struct team {
   const char *broken_site;
   bool broken_by_leaving;
   purr__symmetric_t *forming; /* the collective allocation that ranks are joining now */
-  int32_t *broken_word;       /* page-locked: a device writes 1 + the rank that did not come */
-  purr__device_t *broken_word_device;
+  purr__symmetric_t *blocks;  /* all that have users */
+  struct pinned *pinned;      /* NULL before there is memory on a device */
+  purr__device_t *pinned_device;
   struct member {
     uint64_t epoch;          /* barriers this rank has come to */
     uint64_t declined_epoch; /* the last one that it came to after a failure of its own ... */
@@ -49,7 +62,12 @@ typedef struct local_group {
 
 /* ---- waiting ---- */
 
-static purr_status_t report_broken(const team_t *team, purr_error_t *err) {
+static purr_status_t report_broken(const team_t *team, int own_rank, purr_error_t *err) {
+  if (team->broken_rank == own_rank)
+    return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, own_rank,
+                           "the others gave up waiting for this rank, %d, in '%s' after %lld ms; the group is broken, "
+                           "make a new one",
+                           own_rank, team->broken_site, (long long)team->timeout_ms);
   if (team->broken_by_leaving)
     return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, team->broken_rank,
                            "rank %d left the group while others waited for it in '%s'; make a new group",
@@ -83,11 +101,12 @@ static void break_team(team_t *team, int rank, const char *site, bool by_leaving
 
 /* Takes over what a device found. */
 static void hear_from_devices(team_t *team) {
-  if (team->broken || team->broken_word == NULL) return;
-  const int32_t word = *(const volatile int32_t *)team->broken_word;
+  if (team->broken || team->pinned == NULL) return;
+  const int32_t word = *(const volatile int32_t *)&team->pinned->broken_word;
   if (word == 0) return;
-  break_team(team, word - 1, "a call on the device", false);
-  purr__count(team->context, PURR__COUNT_TIMEOUTS, 1);
+  const bool has_left = team->member[word - 1].left;
+  break_team(team, word - 1, "a call on the device", has_left);
+  if (!has_left) purr__count(team->context, PURR__COUNT_TIMEOUTS, 1);
 }
 
 static purr_status_t local_barrier(purr_group_t *group, void *stream, const char *site, purr_error_t *err) {
@@ -118,7 +137,7 @@ static purr_status_t local_barrier(purr_group_t *group, void *stream, const char
       purr__count(team->context, PURR__COUNT_TIMEOUTS, 1);
     }
   }
-  if (missing_rank(team, epoch) >= 0) status = report_broken(team, err);
+  if (missing_rank(team, epoch) >= 0) status = report_broken(team, group->rank, err);
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
@@ -127,7 +146,7 @@ static purr_status_t local_query_status(purr_group_t *group, purr_error_t *err) 
   team_t *team = ((local_group_t *)group)->team;
   pthread_mutex_lock(&team->mutex);
   hear_from_devices(team);
-  purr_status_t status = team->broken ? report_broken(team, err) : PURR_STATUS_OK;
+  purr_status_t status = team->broken ? report_broken(team, group->rank, err) : PURR_STATUS_OK;
   pthread_mutex_unlock(&team->mutex);
   return status;
 }
@@ -135,7 +154,7 @@ static purr_status_t local_query_status(purr_group_t *group, purr_error_t *err) 
 static int32_t *local_broken_word(purr_group_t *group) {
   team_t *team = ((local_group_t *)group)->team;
   pthread_mutex_lock(&team->mutex);
-  int32_t *word = team->broken_word;
+  int32_t *word = team->pinned != NULL ? &team->pinned->broken_word : NULL;
   pthread_mutex_unlock(&team->mutex);
   return word;
 }
@@ -163,7 +182,8 @@ static purr__symmetric_t *join(team_t *team, int rank, const struct offer *offer
     if (block != NULL) {
       block->num_ranks = team->num_ranks;
       block->epoch = epoch;
-      team->forming = block;
+      block->next = team->blocks;
+      team->blocks = team->forming = block;
     }
   }
   if (block != NULL) {
@@ -179,6 +199,11 @@ static void leave(team_t *team, purr__symmetric_t *block) {
   pthread_mutex_lock(&team->mutex);
   if (team->forming == block) team->forming = NULL;
   const bool last = --block->num_users == 0;
+  if (last) {
+    purr__symmetric_t **link = &team->blocks;
+    while (*link != block) link = &(*link)->next;
+    *link = block->next;
+  }
   pthread_mutex_unlock(&team->mutex);
   if (!last) return;
   for (int r = 0; r < block->num_ranks; r++) release_offer(team, &block->offer[r]);
@@ -229,16 +254,17 @@ static purr_status_t agree(const purr__symmetric_t *block, purr_error_t *err) {
 }
 
 /* The first rank that comes with a device makes it. */
-static purr_status_t make_broken_word(team_t *team, purr__device_t *device, purr_error_t *err) {
+static purr_status_t make_pinned(team_t *team, purr__device_t *device, purr_error_t *err) {
   purr_status_t status = PURR_STATUS_OK;
-  void *word = NULL;
+  void *pinned = NULL;
+  const uint64_t bytes = sizeof *team->pinned + (uint64_t)team->num_ranks * sizeof(purr__farewell_t);
   pthread_mutex_lock(&team->mutex);
-  if (team->broken_word == NULL && team->num_ranks > 1) {
-    status = purr__device_allocate_pinned(device, sizeof *team->broken_word, &word, err);
+  if (team->pinned == NULL && team->num_ranks > 1) {
+    status = purr__device_allocate_pinned(device, bytes, &pinned, err);
     if (status == PURR_STATUS_OK) {
-      team->broken_word = word;
-      team->broken_word_device = device;
-      *team->broken_word = 0;
+      memset(pinned, 0, bytes);
+      team->pinned = pinned;
+      team->pinned_device = device;
     }
   }
   pthread_mutex_unlock(&team->mutex);
@@ -249,7 +275,7 @@ static purr_status_t allocate_part(team_t *team, struct offer *offer, purr_error
   static const char what[] = "the workspace's symmetric memory";
   void *memory = NULL;
   if (offer->device != NULL) {
-    purr_status_t status = make_broken_word(team, offer->device, err);
+    purr_status_t status = make_pinned(team, offer->device, err);
     if (status == PURR_STATUS_OK) status = purr__device_allocate(offer->device, offer->bytes, what, &memory, err);
     /* Barrier words count from zero, and peers look at them as soon as all have come. */
     if (status == PURR_STATUS_OK) status = purr__device_fill(offer->device, memory, 0, offer->bytes, NULL, err);
@@ -315,7 +341,63 @@ static int local_num_on_device(const purr__symmetric_t *block, int rank) {
   return num;
 }
 
+/* ---- calls on devices ---- */
+
+static bool is_captured(const purr__device_t *device, void *stream) {
+  int capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  return device->driver->cuda.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+         capture != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Whether a call of this thread on `stream` would wait behind the last one of a rank: that of a thread's own default
+ * stream is another one in each thread. */
+static bool is_stream_of(const struct offer *offer, void *stream) {
+  return offer->stream == stream &&
+         ((uintptr_t)stream != CU_STREAM_PER_THREAD || pthread_equal(offer->thread, pthread_self()));
+}
+
+/* Ranks make the same calls, so their numbers are equal. A rank whose call of this number, or a later one, is on the
+ * stream is still waiting there; an earlier one's stream may be gone, and its handle be that of a new one. */
+static purr_status_t local_start_call(purr_group_t *group, purr__symmetric_t *block, void *stream, int num_barriers,
+                                      purr_error_t *err) {
+  team_t *team = ((local_group_t *)group)->team;
+  struct offer *own = &block->offer[group->rank];
+  if (is_captured(own->device, stream)) return PURR_STATUS_OK;
+  purr_status_t status = PURR_STATUS_OK;
+  pthread_mutex_lock(&team->mutex);
+  for (int r = 0; r < block->num_ranks && status == PURR_STATUS_OK; r++) {
+    const struct offer *other = &block->offer[r];
+    if (other != own && other->device == own->device && other->num_calls > own->num_calls &&
+        is_stream_of(other, stream))
+      status = purr__fail_rank(err, PURR_STATUS_INVALID_ARGUMENT, r,
+                               "rank %d was given the stream in which rank %d, on the same device, waits for it; each "
+                               "rank needs a stream of its own (purr_stream_create)",
+                               group->rank, r);
+  }
+  if (status == PURR_STATUS_OK) {
+    own->num_calls++;
+    own->num_barriers += (uint64_t)num_barriers;
+    own->stream = stream;
+    own->thread = pthread_self();
+  }
+  pthread_mutex_unlock(&team->mutex);
+  return status;
+}
+
 /* ---- lifetime ---- */
+
+/* One user more, so that it stays, and stays in the list. The mutex is held. */
+static purr__symmetric_t *use(purr__symmetric_t *block) {
+  if (block != NULL) block->num_users++;
+  return block;
+}
+
+/* Whether all ranks have their parts, and have them on devices. */
+static bool is_on_devices(const purr__symmetric_t *block) {
+  for (int r = 0; r < block->num_ranks; r++)
+    if (block->offer[r].memory == NULL || block->offer[r].device == NULL) return false;
+  return true;
+}
 
 /* The caller gives the rank up: nobody will drive it again, even if a workspace still holds the object. */
 static void local_leave(purr_group_t *group) {
@@ -323,6 +405,20 @@ static void local_leave(purr_group_t *group) {
   pthread_mutex_lock(&team->mutex);
   team->member[group->rank].left = true;
   pthread_cond_broadcast(&team->changed);
+  purr__symmetric_t *block = team->num_ranks > 1 ? use(team->blocks) : NULL;
+  while (block != NULL) {
+    const struct offer *own = &block->offer[group->rank];
+    const uint64_t num_barriers = own->num_barriers;
+    const bool is_told = is_on_devices(block);
+    pthread_mutex_unlock(&team->mutex);
+    if (is_told) purr__farewell(group, block, own->device, num_barriers, &team->pinned->farewell[group->rank]);
+    pthread_mutex_lock(&team->mutex);
+    purr__symmetric_t *next = use(block->next);
+    pthread_mutex_unlock(&team->mutex);
+    leave(team, block);
+    pthread_mutex_lock(&team->mutex);
+    block = next;
+  }
   pthread_mutex_unlock(&team->mutex);
 }
 
@@ -337,10 +433,11 @@ static const purr__group_ops_t local_ops = {
     .broken_word = local_broken_word,
     .leave = local_leave,
     .num_on_device = local_num_on_device,
+    .start_call = local_start_call,
 };
 
 static void team_free(team_t *team) {
-  if (team->broken_word != NULL) purr__device_release_pinned(team->broken_word_device, team->broken_word);
+  if (team->pinned != NULL) purr__device_release_pinned(team->pinned_device, team->pinned);
   pthread_cond_destroy(&team->changed);
   pthread_mutex_destroy(&team->mutex);
   purr__release(team->context, team);

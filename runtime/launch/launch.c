@@ -58,16 +58,25 @@ static purr_status_t check_num_tokens(const purr_plan_t *plan, int64_t num_token
 
 static purr_status_t check_weights(const purr_plan_t *plan, const purr_weights_t *weights, purr_error_t *err) {
   purr_status_t status = purr__check(weights, PURR__WEIGHTS, err);
-  if (status == PURR_STATUS_OK && weights->plan != plan && weights->plan->hash != plan->hash)
+  if (status == PURR_STATUS_OK) status = purr__plan_check_place(plan, weights->plan, "the weights", err);
+  if (status == PURR_STATUS_OK && weights->plan->hash != plan->hash)
     status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the weights were checked for another plan");
   return status;
 }
 
 static purr_status_t check_saved(const purr_plan_t *plan, const purr_saved_t *saved, purr_error_t *err) {
   purr_status_t status = purr__check(saved, PURR__SAVED, err);
+  if (status == PURR_STATUS_OK) status = purr__plan_check_place(plan, saved->plan, "saved", err);
   if (status == PURR_STATUS_OK && saved->bytes < plan->saved_bytes)
     status = purr__fail(err, PURR_STATUS_BUFFER_TOO_SMALL, "saved has %llu bytes, the plan needs %llu",
                         (unsigned long long)saved->bytes, (unsigned long long)plan->saved_bytes);
+  return status;
+}
+
+static purr_status_t check_result(const purr_plan_t *plan, const purr_result_t *result, purr_error_t *err) {
+  purr_status_t status = purr__check(result, PURR__RESULT, err);
+  if (status == PURR_STATUS_OK && result->object.context != plan->object.context)
+    status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the result and the plan belong to different contexts");
   return status;
 }
 
@@ -101,9 +110,10 @@ static purr_status_t check_backward_apart(const purr__backward_call_t *call, pur
 
 static purr_status_t check_trace(const purr_plan_t *plan, const purr_trace_t *trace, purr_error_t *err) {
   purr_status_t status = purr__check(trace, PURR__TRACE, err);
-  if (status == PURR_STATUS_OK && (trace->plan->device != plan->device || trace->plan->backend != plan->backend ||
-                                   trace->object.context != plan->object.context))
-    status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the trace is for another backend, device or context");
+  if (status == PURR_STATUS_OK) status = purr__plan_check_place(plan, trace->plan, "the trace", err);
+  if (status == PURR_STATUS_OK && trace->plan->backend != plan->backend)
+    status = purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the trace is for backend %s, the plan for backend %s",
+                        purr__backend_name(trace->plan->backend), purr__backend_name(plan->backend));
   return status;
 }
 
@@ -160,6 +170,7 @@ purr_status_t purr_schedule_build(purr_schedule_t *schedule, purr_workspace_t *w
     schedule->built = true;
     schedule->stream = stream;
     schedule->num_tokens = call.base.num_tokens;
+    schedule->rank = workspace->group->rank;
   }
   purr__workspace_release(workspace);
   return status;
@@ -186,11 +197,12 @@ static purr_status_t check_forward(const purr_plan_t *plan, const purr_forward_a
     status = check_hidden(plan, args->output, "output", true, num_tokens, &call->output, err);
   if (status == PURR_STATUS_OK && args->saved != NULL) status = check_saved(plan, args->saved, err);
   if (status == PURR_STATUS_OK) status = check_forward_apart(call, err);
-  if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
+  if (status == PURR_STATUS_OK && args->result != NULL) status = check_result(plan, args->result, err);
   if (status == PURR_STATUS_OK && args->trace != NULL) status = check_trace(plan, args->trace, err);
   if (status != PURR_STATUS_OK || args->schedule == NULL) return status;
 
   status = purr__check(args->schedule, PURR__SCHEDULE, err);
+  if (status == PURR_STATUS_OK) status = purr__plan_check_place(plan, args->schedule->plan, "the schedule", err);
   if (status != PURR_STATUS_OK) return status;
   if (!args->schedule->built)
     return purr__fail(err, PURR_STATUS_INVALID_STATE,
@@ -250,7 +262,7 @@ static purr_status_t check_backward(const purr_plan_t *plan, const purr_backward
     status = check_slots(plan, args->d_topk_weights, "d_topk_weights", true, num_tokens, &call->d_topk_weights, err);
   if (status == PURR_STATUS_OK && args->d_weights != NULL)
     status = purr__check_gradients(plan, args->d_weights, &call->gradients, err);
-  if (status == PURR_STATUS_OK && args->result != NULL) status = purr__check(args->result, PURR__RESULT, err);
+  if (status == PURR_STATUS_OK && args->result != NULL) status = check_result(plan, args->result, err);
   if (status == PURR_STATUS_OK) status = check_backward_apart(call, err);
   return status;
 }

@@ -126,10 +126,15 @@ static void add_rules(const purr__manifest_kernel_t *kernel, const char *quote, 
   }
 }
 
+/* What a kernel is asked for by: Triton's may have another entry in its image. */
+static const char *name_of(const purr__manifest_kernel_t *kernel) {
+  return kernel->triton != NULL ? kernel->triton->kernel : kernel->entry;
+}
+
 static void describe_kernel_text(const purr__manifest_kernel_t *kernel, purr__arch_t arch,
                                  const purr__cubin_kernel_t *found, const int widths[2], purr__text_t *text) {
   char shared[48];
-  purr__text_add(text, "  %-*s  %-*s  %-7s  %7d", widths[0], kernel->entry, widths[1], kernel->role,
+  purr__text_add(text, "  %-*s  %-*s  %-7s  %7d", widths[0], name_of(kernel), widths[1], kernel->role,
                  PURR__ARCH_TEXT(arch), kernel->threads);
   if (found != NULL) {
     snprintf(shared, sizeof shared, "%d + %d", found->static_shared_bytes, kernel->shared_bytes);
@@ -146,10 +151,11 @@ static void describe_kernel_text(const purr__manifest_kernel_t *kernel, purr__ar
     purr__text_add(text, "%-9s", "-");
   purr__text_add(text, "  ");
   add_rules(kernel, "", text);
-  if (kernel->triton != NULL)
-    purr__text_add(text, "%d arguments of %s", kernel->triton->num_arguments, kernel->triton->kernel);
-  else if (kernel->num_rules == 0)
-    purr__text_add(text, "any shape");
+  if (kernel->triton != NULL) {
+    purr__text_add(text, "%d arguments", kernel->triton->num_arguments);
+    if (strcmp(name_of(kernel), kernel->entry) != 0) purr__text_add(text, ", entry %s", kernel->entry);
+  }
+  if (kernel->triton == NULL && kernel->num_rules == 0) purr__text_add(text, "any shape");
   purr__text_add(text, "\n");
 }
 
@@ -174,6 +180,8 @@ static void add_triton_json(const purr__triton_spec_t *spec, purr__text_t *text)
 static void describe_kernel_json(const purr__manifest_kernel_t *kernel, const purr__cubin_kernel_t *found,
                                  purr__text_t *text) {
   purr__text_add(text, "{");
+  add_key_string(text, "name", name_of(kernel));
+  purr__text_add(text, ", ");
   add_key_string(text, "entry", kernel->entry);
   purr__text_add(text, ", ");
   add_key_string(text, "role", kernel->role);
@@ -195,7 +203,7 @@ static void describe_kernel_json(const purr__manifest_kernel_t *kernel, const pu
 static void measure(const purr__manifest_t *manifest, int widths[2]) {
   size_t entry = strlen("kernel"), role = strlen("role");
   for (int i = 0; i < manifest->num_kernels; i++) {
-    if (strlen(manifest->kernels[i].entry) > entry) entry = strlen(manifest->kernels[i].entry);
+    if (strlen(name_of(&manifest->kernels[i])) > entry) entry = strlen(name_of(&manifest->kernels[i]));
     if (strlen(manifest->kernels[i].role) > role) role = strlen(manifest->kernels[i].role);
   }
   widths[0] = (int)entry;

@@ -139,6 +139,16 @@ static void add_packages(diagnosis_t *d) {
       purr__text_add(&d->text, "\n    in %s\n", package->source.name);
     }
   }
+  const int num_passed_over = d->packages != NULL ? d->packages->num_passed_over : 0;
+  if (d->is_json) purr__text_add(&d->text, "],\n \"passed_over\": [");
+  for (int i = 0; i < num_passed_over; i++) {
+    if (d->is_json) {
+      purr__text_add(&d->text, i > 0 ? ", " : "");
+      purr__text_add_json_string(&d->text, d->packages->passed_over[i]);
+    } else {
+      purr__text_add(&d->text, "  passed over, without a manifest.json: %s\n", d->packages->passed_over[i]);
+    }
+  }
   if (d->is_json)
     purr__text_add(&d->text, "],\n ");
   else

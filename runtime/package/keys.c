@@ -73,11 +73,28 @@ bool purr__take_int(purr__json_t *json, const char *what, int min, int max, int 
   return true;
 }
 
+bool purr__take_item(purr__json_t *json, const char *what, int idx, int count, purr__json_event_t *out_event) {
+  *out_event = purr__json_next(json);
+  if (*out_event == PURR__JSON_FAILED) return false;
+  const bool is_end = *out_event == PURR__JSON_ARRAY_END;
+  if (is_end == (idx == count)) return true;
+  if (is_end)
+    purr__json_fail(json, "%s has %d entries; it needs %d", what, idx, count);
+  else
+    purr__json_fail(json, "%s has more than %d entries", what, count);
+  return false;
+}
+
 bool purr__take_ints(purr__json_t *json, const char *what, int count, int min, int max, int *out) {
+  purr__json_event_t event;
   if (!purr__json_take(json, PURR__JSON_ARRAY_BEGIN, what)) return false;
-  for (int i = 0; i < count; i++)
-    if (!purr__take_int(json, what, min, max, &out[i])) return false;
-  return purr__json_take(json, PURR__JSON_ARRAY_END, what);
+  for (int i = 0; i < count; i++) {
+    int64_t value;
+    if (!purr__take_item(json, what, i, count, &event) || !purr__json_get_integer(json, event, what, min, max, &value))
+      return false;
+    out[i] = (int)value;
+  }
+  return purr__take_item(json, what, count, count, &event);
 }
 
 bool purr__take_bool(purr__json_t *json, const char *what, bool *out) {

@@ -16,6 +16,8 @@ bool purr__take_text(purr__json_t *json, const char *what, bool (*is_allowed)(co
 bool purr__get_text(purr__json_t *json, const char *what, bool (*is_allowed)(const char *), char *out,
                     uint64_t capacity);
 bool purr__take_int(purr__json_t *json, const char *what, int min, int max, int *out);
+/* Entry `idx` of an array of `count`, or its end where idx is count; a sentence about the length otherwise. */
+bool purr__take_item(purr__json_t *json, const char *what, int idx, int count, purr__json_event_t *out_event);
 bool purr__take_ints(purr__json_t *json, const char *what, int count, int min, int max, int *out);
 bool purr__take_bool(purr__json_t *json, const char *what, bool *out);
 bool purr__take_digest(purr__json_t *json, unsigned char digest[PURR__SHA256_BYTES]);

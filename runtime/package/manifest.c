@@ -134,7 +134,9 @@ static purr_status_t add_kernel(reader_t *r) {
     return r->json.status;
   purr__manifest_kernel_t *kernel = &m->kernels[m->num_kernels++];
   *kernel = (purr__manifest_kernel_t){.image_idx = m->num_images};
-  read_kernel(r, kernel);
+  if (read_kernel(r, kernel) && kernel->triton != NULL && strcmp(kernel->role, "triton") != 0)
+    purr__json_fail(&r->json, "%s has the key \"triton\" and role \"%s\"; kernels of Triton's have role \"triton\"",
+                    kernel->entry, kernel->role);
   return r->json.status;
 }
 

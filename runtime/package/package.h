@@ -52,11 +52,15 @@ purr_status_t purr__package_verify(const purr__package_t *package, purr_error_t 
 
 /* The context's list, in the order of preference: those added by the caller, then those of PURR_PACKAGE_PATH, then
  * those beside the library. A path names a package, or a folder of packages (folders and *.purr files), which are then
- * taken by name. Opened by the first call, and fixed from then on; no device is touched. One bad package spoils the
- * list, so that nothing is left out in silence. Returns: as purr__package_open. */
+ * taken by name; folders without a manifest.json are none of them. Opened by the first call, and fixed from then on; no
+ * device is touched. One bad package spoils the list, so that nothing is left out in silence. Returns: as
+ * purr__package_open. */
+enum { PURR__MAX_PASSED_OVER = 16 };
 typedef struct purr__package_list {
   int count;
   purr__package_t *packages[256];
+  int num_passed_over; /* folders among packages that are none: the first few, for the diagnosis */
+  char *passed_over[PURR__MAX_PASSED_OVER];
 } purr__package_list_t;
 purr_status_t purr__packages_get(purr_context_t *context, const purr__package_list_t **out_list, purr_error_t *err);
 /* Puts a package behind those added before. INVALID_STATE once the list was used. */

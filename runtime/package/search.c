@@ -15,11 +15,18 @@
 
 /* ---- the context's part ---- */
 
+/* Keeps the first packages, and nothing that was passed over. */
+static void forget(purr__packages_t *packages, int num_kept) {
+  purr__package_list_t *list = &packages->list;
+  while (list->count > num_kept) purr__package_release(list->packages[--list->count]);
+  while (list->num_passed_over > 0) purr__release(packages->context, list->passed_over[--list->num_passed_over]);
+}
+
 static void packages_free(void *part) {
   purr__packages_t *packages = part;
   for (int i = 0; i < packages->num_devices; i++) purr__kernels_free(packages->context, packages->kernels[i]);
   purr__release(packages->context, packages->kernels);
-  for (int i = 0; i < packages->list.count; i++) purr__package_release(packages->list.packages[i]);
+  forget(packages, 0);
   pthread_mutex_destroy(&packages->mutex);
   purr__release(packages->context, packages);
 }
@@ -99,18 +106,34 @@ static purr_status_t list_folder(const char *path, names_t *names, purr_error_t 
   return status;
 }
 
+/* A folder among packages that has no manifest is somebody else's. */
+static purr_status_t pass_over(purr__packages_t *packages, const char *path, purr_error_t *err) {
+  purr__package_list_t *list = &packages->list;
+  if (list->num_passed_over == PURR__MAX_PASSED_OVER) return PURR_STATUS_OK;
+  char *copy = purr__duplicate(packages->context, path);
+  if (copy == NULL) return purr__fail_memory(err, "the list of packages", strlen(path) + 1);
+  list->passed_over[list->num_passed_over++] = copy;
+  return PURR_STATUS_OK;
+}
+
+static bool has_manifest(const char *path) {
+  char full[PATH_MAX + 16];
+  struct stat info;
+  snprintf(full, sizeof full, "%s/manifest.json", path);
+  return lstat(full, &info) == 0 || errno != ENOENT; /* one that cannot be looked at is not passed over */
+}
+
 /* A package, or a folder of packages. */
 static purr_status_t open_place(purr__packages_t *packages, const char *path, purr_error_t *err) {
   char full[PATH_MAX];
-  struct stat info;
-  snprintf(full, sizeof full, "%s/manifest.json", path);
-  if (!is_folder(path) || lstat(full, &info) == 0) return open_package(packages, path, err);
+  if (!is_folder(path) || has_manifest(path)) return open_package(packages, path, err);
   names_t *names = purr__allocate_zeroed(packages->context, sizeof *names);
   if (names == NULL) return purr__fail_memory(err, "the list of packages", sizeof *names);
   purr_status_t status = list_folder(path, names, err);
   for (int i = 0; status == PURR_STATUS_OK && i < names->count; i++) {
     snprintf(full, sizeof full, "%s/%s", path, names->names[i]);
-    status = open_package(packages, full, err);
+    status =
+        is_folder(full) && !has_manifest(full) ? pass_over(packages, full, err) : open_package(packages, full, err);
   }
   purr__release(packages->context, names);
   return status;
@@ -156,8 +179,7 @@ static purr_status_t open_all(purr__packages_t *packages, purr_error_t *err) {
   if (status == PURR_STATUS_OK && purr__packages_installed_folder(installed, sizeof installed) && is_folder(installed))
     status = open_place(packages, installed, err);
   packages->is_open = status == PURR_STATUS_OK;
-  if (status != PURR_STATUS_OK)
-    while (packages->list.count > num_added) purr__package_release(packages->list.packages[--packages->list.count]);
+  if (status != PURR_STATUS_OK) forget(packages, num_added);
   return status;
 }
 

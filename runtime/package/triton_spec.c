@@ -251,9 +251,16 @@ static void read_arguments(purr_context_t *context, purr__json_t *json, purr__tr
 
 static void read_grid(purr__json_t *json, purr__triton_spec_t *spec) {
   if (!purr__json_take(json, PURR__JSON_ARRAY_BEGIN, "grid")) return;
-  for (int i = 0; i < 3; i++)
-    if (!purr__take_text(json, "a side of the grid", purr__is_printable, spec->grid[i], sizeof spec->grid[i])) return;
-  purr__json_take(json, PURR__JSON_ARRAY_END, "grid, after three sides,");
+  purr__json_event_t event;
+  for (int i = 0; i < 3; i++) {
+    if (!purr__take_item(json, "grid", i, 3, &event)) return;
+    if (event != PURR__JSON_STRING) {
+      purr__json_fail(json, "a side of the grid is %s; allowed is a string", purr__json_event_name(event));
+      return;
+    }
+    if (!purr__get_text(json, "a side of the grid", purr__is_printable, spec->grid[i], sizeof spec->grid[i])) return;
+  }
+  purr__take_item(json, "grid", 3, 3, &event);
 }
 
 void purr__triton_spec_read(purr_context_t *context, purr__json_t *json, purr__triton_spec_t **out_spec) {

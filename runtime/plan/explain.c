@@ -2,6 +2,7 @@
 #include "base/number.h"
 #include "package/package.h"
 #include "plan/plan.h"
+#include "plan/stages.h"
 
 /* ---- what both forms need ---- */
 
@@ -18,6 +19,9 @@ static void get_passes(const purr_plan_t *plan, pass_t passes[2]) {
   passes[1] = (pass_t){"backward", "min(I, H)", purr__min(inner, hidden), plan->min_minibatch_rows_backward,
                        plan->minibatch_rows_backward};
 }
+
+/* The backends of GPUs run forward alone. */
+static bool has_backward(const purr_plan_t *plan) { return plan->backend == PURR_BACKEND_HOST; }
 
 /* The two-wave formula with its numbers. */
 static void add_computation(purr__text_t *text, const purr_plan_t *plan, const pass_t *pass) {
@@ -109,38 +113,75 @@ static const char *why_these_rows(const purr_plan_t *plan, const pass_t *pass) {
 }
 
 static void add_batches(purr__text_t *text, const purr_plan_t *plan) {
+  const purr__batches_t batches = purr__plan_batches(plan);
+  if (batches.ring_rows == 0) {
+    purr__text_add(text, "Minibatch, macrobatch: none, there is room for all rows of a call at once\n");
+    return;
+  }
   pass_t passes[2];
   get_passes(plan, passes);
   purr__text_add(text, "Minibatch: two full waves of SMs need 2 * SMs * tile_m * tile_n / N rows\n");
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < (has_backward(plan) ? 2 : 1); i++) {
     const pass_t *pass = &passes[i];
     purr__text_add(text, "  %-8s  ", pass->name);
     add_computation(text, plan, pass);
-    purr__text_add(text, " = %lld rows with N = %s; taken: %lld%s\n", (long long)pass->min_rows, pass->narrower,
-                   (long long)pass->rows, why_these_rows(plan, pass));
+    purr__text_add(text, " = %lld rows with N = %s; taken: ", (long long)pass->min_rows, pass->narrower);
+    if (batches.tile_rows > 0)
+      purr__text_add(text, "%lld, %lld tiles of %d\n", (long long)batches.minibatch_rows,
+                     (long long)batches.minibatch_rows / batches.tile_rows, batches.tile_rows);
+    else
+      purr__text_add(text, "%lld%s\n", (long long)pass->rows, why_these_rows(plan, pass));
+  }
+  if (batches.tile_rows > 0) {
+    purr__text_add(text, "Macrobatch: the ring holds %lld rows, %lld tiles of %d, each free again when it is done\n",
+                   (long long)batches.ring_rows, (long long)batches.ring_rows / batches.tile_rows, batches.tile_rows);
+    return;
   }
   const int64_t num_batches = num_macrobatches(plan, plan->max_rows);
   purr__text_add(text, "Macrobatch: the ring holds %lld rows, %lld macrobatch%s at most in one call\n",
                  (long long)plan->macrobatch_rows, (long long)num_batches, num_batches == 1 ? "" : "es");
-  if (plan->layer.num_ranks == 1)
-    purr__text_add(text, "Communication: no SM is set aside, nothing travels on one rank\n\n");
-  else if (plan->layer.num_comm_sms > 0)
-    purr__text_add(text, "Communication: %lld SMs, as the config says\n\n", (long long)plan->layer.num_comm_sms);
+}
+
+/* SMs of the megakernel that pull rows where the config leaves it open and ranks are on several devices:
+ * backends/mega/forward.c, num_pull_blocks. */
+#define NUM_PULL_SMS 8
+
+static void add_communication(purr__text_t *text, const purr_plan_t *plan) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  purr__text_add(text, "Communication: ");
+  if (layer->num_ranks == 1)
+    purr__text_add(text, "no SM is set aside, nothing travels on one rank\n\n");
+  else if (plan->backend == PURR_BACKEND_HOST)
+    purr__text_add(text, "the threads of each rank move its rows themselves\n\n");
+  else if (plan->backend == PURR_BACKEND_STAGED)
+    purr__text_add(text, "no SM is set aside, each kernel reaches the other ranks' memory itself\n\n");
+  else if (layer->num_comm_sms > 0)
+    purr__text_add(text, "%lld SMs pull rows of all ranks, as the config says, in pairs\n\n",
+                   (long long)(layer->num_comm_sms + 1) / 2 * 2);
   else
-    purr__text_add(text, "Communication: the number of SMs is the backend's choice\n\n");
+    purr__text_add(text, "%d SMs pull rows of all ranks, none where all ranks are on one device\n\n", NUM_PULL_SMS);
 }
 
 static void add_kept(purr__text_t *text, const purr_plan_t *plan) {
   const int64_t kept = plan->kept_rows, replayed = plan->max_rows - kept;
   const uint64_t bytes = plan->saved[PURR__SAVED_GATE].bytes + plan->saved[PURR__SAVED_UP].bytes;
-  purr__text_add(text, "Kept for backward: g and u of ");
-  if (kept == 0) {
-    purr__text_add(text, "no row; backward computes all %lld rows' g and u again\n\n", (long long)replayed);
+  purr__text_add(text, "Kept for backward: ");
+  if (purr__stages_are_in_forward(plan)) {
+    purr__text_add(text, "nothing; of the kernels of Triton's that the config names no backward is known\n\n");
     return;
   }
-  purr__text_add(text, "%s %lld rows, %llu bytes", replayed == 0 ? "all" : "the first", (long long)kept,
-                 (unsigned long long)bytes);
-  if (replayed == 0)
+  purr__text_add(text, "g and u of ");
+  if (kept == 0)
+    purr__text_add(text, "no row");
+  else
+    purr__text_add(text, "%s %lld rows, %llu bytes", replayed == 0 ? "all" : "the first", (long long)kept,
+                   (unsigned long long)bytes);
+  if (!has_backward(plan))
+    purr__text_add(text, ", in calls that are given a saved; backend %s runs no backward yet\n\n",
+                   purr__backend_name(plan->backend));
+  else if (kept == 0)
+    purr__text_add(text, "; backward computes all %lld rows' g and u again\n\n", (long long)replayed);
+  else if (replayed == 0)
     purr__text_add(text, "; nothing is computed again\n\n");
   else
     purr__text_add(text,
@@ -167,15 +208,17 @@ static void add_memory(purr__text_t *text, const purr_plan_t *plan) {
   add_bytes_line(text, 4, "routed experts", plan->weight_bytes - shared);
   if (shared > 0) add_bytes_line(text, 4, "shared expert", shared);
   for (int i = 0; i < NUM_BLOCKS; i++) {
+    if (blocks[i].bytes == 0) continue; /* of what cannot be saved */
     add_bytes_line(text, 2, blocks[i].title, blocks[i].bytes);
     for (int j = 0; j < blocks[i].num_regions; j++) {
       const purr__region_t *region = &blocks[i].regions[j];
-      const bool in_ring = blocks[i].regions == plan->ws && j >= PURR__WS_RING_X && j <= PURR__WS_RING_D_UP;
+      const bool in_ring =
+          plan->ring_bytes > 0 && blocks[i].regions == plan->ws && j >= PURR__WS_RING_X && j <= PURR__WS_RING_D_UP;
       if (in_ring && j == PURR__WS_RING_X) add_bytes_line(text, 4, "ring, its buffers together", plan->ring_bytes);
       if (region->bytes > 0) add_bytes_line(text, in_ring ? 6 : 4, region->name, region->bytes);
     }
   }
-  add_bytes_line(text, 2, "in all, with one saved",
+  add_bytes_line(text, 2, plan->saved_bytes > 0 ? "in all, with one saved" : "in all",
                  plan->weight_bytes + plan->sym_bytes + plan->ws_bytes + plan->saved_bytes);
   purr__text_add(text, "  Not counted: the caller's own tensors, gradients among them.\n");
 }
@@ -187,6 +230,7 @@ static void explain(purr__text_t *text, const purr_plan_t *plan) {
   purr__text_add(text, "\n");
   add_rows(text, plan);
   add_batches(text, plan);
+  add_communication(text, plan);
   add_kept(text, plan);
   add_memory(text, plan);
 }
@@ -217,10 +261,39 @@ static void add_json_block(purr__text_t *text, const block_t *block, bool is_las
   purr__text_add(text, "\n    ]%s\n", is_last ? "" : ",");
 }
 
-static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
+/* Null where it is negative: the backend has no such thing. */
+static void add_json_count(purr__text_t *text, const char *name, int64_t count) {
+  if (count >= 0)
+    add_json_int(text, name, count);
+  else
+    purr__text_add(text, "  \"%s\": null,\n", name);
+}
+
+static void add_json_batches(purr__text_t *text, const purr_plan_t *plan) {
+  const purr__batches_t batches = purr__plan_batches(plan);
+  const bool is_mega = plan->backend == PURR_BACKEND_MEGA, is_cut = batches.ring_rows > 0;
+  const int num_passes = has_backward(plan) ? 2 : 1;
   pass_t passes[2];
-  block_t blocks[NUM_BLOCKS];
   get_passes(plan, passes);
+  passes[0].rows = batches.minibatch_rows;
+  if (is_cut) {
+    purr__text_add(text, "  \"minibatch\": {\n    \"num_sms\": %d,\n    \"tile_m\": %d,\n    \"tile_n\": %d,\n",
+                   plan->num_sms, plan->tile_m, plan->tile_n);
+    for (int i = 0; i < num_passes; i++) add_json_pass(text, plan, &passes[i], i == num_passes - 1);
+    purr__text_add(text, "  },\n");
+  } else {
+    purr__text_add(text, "  \"minibatch\": null,\n");
+  }
+  add_json_count(text, "macrobatch_rows", is_cut ? batches.ring_rows : -1);
+  add_json_count(text, "num_macrobatches", is_cut && !is_mega ? num_macrobatches(plan, plan->max_rows) : -1);
+  int64_t num_comm_sms = 0;
+  if (is_mega && plan->layer.num_ranks > 1)
+    num_comm_sms = plan->layer.num_comm_sms > 0 ? (plan->layer.num_comm_sms + 1) / 2 * 2 : NUM_PULL_SMS;
+  add_json_count(text, "num_comm_sms", plan->backend == PURR_BACKEND_HOST ? -1 : num_comm_sms);
+}
+
+static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
+  block_t blocks[NUM_BLOCKS];
   get_blocks(plan, blocks);
   purr__text_add(text, "{\n  \"layer\": ");
   purr__layer_add_json(text, &plan->texts, &plan->layer, 2);
@@ -234,14 +307,9 @@ static void explain_json(purr__text_t *text, const purr_plan_t *plan) {
   purr__text_add(text, ",\n  \"hash\": \"%016llx\",\n", (unsigned long long)plan->hash);
   add_json_int(text, "num_local_experts", plan->num_local_experts);
   add_json_int(text, "max_rows", plan->max_rows);
-  purr__text_add(text, "  \"minibatch\": {\n    \"num_sms\": %d,\n    \"tile_m\": %d,\n    \"tile_n\": %d,\n",
-                 plan->num_sms, plan->tile_m, plan->tile_n);
-  for (int i = 0; i < 2; i++) add_json_pass(text, plan, &passes[i], i == 1);
-  purr__text_add(text, "  },\n");
-  add_json_int(text, "macrobatch_rows", plan->macrobatch_rows);
-  add_json_int(text, "num_macrobatches", num_macrobatches(plan, plan->max_rows));
+  add_json_batches(text, plan);
   add_json_int(text, "kept_rows", plan->kept_rows);
-  add_json_int(text, "replayed_rows", plan->max_rows - plan->kept_rows);
+  add_json_count(text, "replayed_rows", has_backward(plan) ? plan->max_rows - plan->kept_rows : -1);
   add_json_int(text, "weight_bytes", (int64_t)plan->weight_bytes);
   add_json_int(text, "shared_weight_bytes", (int64_t)shared_weight_bytes(&plan->layer));
   add_json_int(text, "symmetric_bytes", (int64_t)plan->sym_bytes);

@@ -109,7 +109,7 @@ static bool lay_out_gpu(purr_plan_t *plan) {
   const int64_t tokens = layer->max_tokens, shared = layer->shared_intermediate_size;
   const int64_t chunks = layer->num_ranks * (int64_t)purr__schedule_chunks(tokens * layer->top_k, layer->num_ranks);
   const bool is_mega = plan->backend == PURR_BACKEND_MEGA;
-  const int64_t ring = is_mega && purr__ring_rows(plan) > 0 ? purr__ring_rows(plan) : plan->max_rows;
+  const int64_t ring_rows = is_mega ? purr__ring_rows(plan) : 0, ring = ring_rows > 0 ? ring_rows : plan->max_rows;
   bool fits = true;
   WS(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1, 1);
   WS(CHUNK_COUNT, "counts of the schedule's parts", chunks, plan->num_local_experts, 1, sizeof(int32_t));
@@ -127,7 +127,7 @@ static bool lay_out_gpu(purr_plan_t *plan) {
   WS(UNITS, "list of units", units, sizeof(purr__unit_t), 1, 1);
   WS(UNIT_SYNC, "where blocks meet", sync_words, sizeof(int32_t), 1, 1);
   WS(RING_X, "gathered tokens", ring, layer->hidden_size, 1, 2);
-  plan->ring_bytes = plan->ws[PURR__WS_RING_X].bytes + plan->ws[PURR__WS_RING_A].bytes;
+  if (ring_rows > 0) plan->ring_bytes = plan->ws[PURR__WS_RING_X].bytes + plan->ws[PURR__WS_RING_A].bytes;
   WS(SHARED_SCORE, "shared gate scores", layer->shared_gate == PURR_SHARED_GATE_SIGMOID ? tokens : 0, 1, 1,
      sizeof(float));
   return fits;
@@ -138,6 +138,7 @@ static bool lay_out_saved(purr_plan_t *plan) {
   const int64_t tokens = layer->max_tokens, inner = layer->intermediate_size;
   const int64_t shared = layer->shared_intermediate_size;
   bool fits = true;
+  if (purr__stages_are_in_forward(plan)) return true; /* nothing can be saved: purr__staged_run_forward */
   SAVED(SCHEDULE, "schedule", (int64_t)plan->table_bytes, 1, 1);
   SAVED(IDS, "expert ids", tokens, layer->top_k, sizeof(int32_t));
   SAVED(GATE, "gates", plan->kept_rows, inner, 2);

@@ -7,6 +7,7 @@
 #include "kernels/layout.h"
 #include "package/package.h"
 #include "plan/stages.h"
+#include "plan/units.h"
 
 #define DEFAULT_NUM_SMS 132 /* an H200 */
 #define TILE_M 128
@@ -45,10 +46,28 @@ static void choose_batches(purr_plan_t *plan) {
   plan->minibatch_rows_backward = purr__min(backward, largest);
 }
 
+purr__batches_t purr__plan_batches(const purr_plan_t *plan) {
+  switch (plan->backend) {
+    case PURR_BACKEND_HOST:
+      return (purr__batches_t){plan->minibatch_rows, plan->macrobatch_rows, 0};
+    case PURR_BACKEND_MEGA: {
+      const int32_t tile_rows = plan->kernels.forward.tile_rows;
+      const purr__unit_order_t order = purr__unit_order_of(plan, plan->layer.max_tokens, tile_rows);
+      if (order.ring_tiles == 0) return (purr__batches_t){0};
+      return (purr__batches_t){(int64_t)order.minibatch_tiles * tile_rows, (int64_t)order.ring_tiles * tile_rows,
+                               tile_rows};
+    }
+    default:
+      return (purr__batches_t){0};
+  }
+}
+
 static void choose_kept_rows(purr_plan_t *plan) {
   const int64_t budget = plan->layer.activation_memory;
   const int64_t row_bytes = 4 * plan->layer.intermediate_size;
-  if (budget == 0 || budget / row_bytes >= plan->max_rows)
+  if (purr__stages_are_in_forward(plan))
+    plan->kept_rows = 0; /* nothing can be saved: purr__staged_run_forward */
+  else if (budget == 0 || budget / row_bytes >= plan->max_rows)
     plan->kept_rows = plan->max_rows;
   else if (budget < 0)
     plan->kept_rows = 0;
@@ -154,10 +173,11 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
     return status;
   }
   plan->hash = hash_of(plan);
+  const purr__batches_t batches = purr__plan_batches(plan);
   purr__log(context, PURR_LOG_INFO,
             "plan: layer '%s', backend %s (%s), minibatch %lld rows, macrobatch %lld rows, %lld of %lld rows kept",
-            plan->name, purr__backend_name(plan->backend), plan->backend_reason, (long long)plan->minibatch_rows,
-            (long long)plan->macrobatch_rows, (long long)plan->kept_rows, (long long)plan->max_rows);
+            plan->name, purr__backend_name(plan->backend), plan->backend_reason, (long long)batches.minibatch_rows,
+            (long long)batches.ring_rows, (long long)plan->kept_rows, (long long)plan->max_rows);
   if (plan->backend == PURR_BACKEND_MEGA)
     purr__log(context, PURR_LOG_INFO, "plan: layer '%s', kernel %s: %s", plan->name,
               plan->kernels.forward.kernel->entry->entry, plan->forward_reason);
@@ -168,6 +188,7 @@ purr_status_t purr_plan_create(purr_context_t *context, const purr_config_t *con
 purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t *out_info, purr_error_t *err) {
   purr_status_t status = purr__check(plan, PURR__PLAN, err);
   if (status != PURR_STATUS_OK) return status;
+  const purr__batches_t batches = purr__plan_batches(plan);
   const purr_plan_info_t own = {.struct_size = sizeof own,
                                 .backend = plan->backend,
                                 .precision = plan->layer.precision,
@@ -175,8 +196,8 @@ purr_status_t purr_plan_query(const purr_plan_t *plan, purr_plan_info_t *out_inf
                                 .num_local_experts = plan->num_local_experts,
                                 .max_tokens = plan->layer.max_tokens,
                                 .max_rows = plan->max_rows,
-                                .minibatch_rows = plan->minibatch_rows,
-                                .macrobatch_rows = plan->macrobatch_rows,
+                                .minibatch_rows = batches.minibatch_rows,
+                                .macrobatch_rows = batches.ring_rows,
                                 .min_minibatch_rows_forward = plan->min_minibatch_rows_forward,
                                 .min_minibatch_rows_backward = plan->min_minibatch_rows_backward,
                                 .kept_rows = plan->kept_rows,

@@ -116,7 +116,7 @@ struct purr_plan {
   int64_t max_rows; /* of the schedule of one step, padding included */
   int64_t min_minibatch_rows_forward, min_minibatch_rows_backward;
   int64_t minibatch_rows, minibatch_rows_backward;
-  int64_t macrobatch_rows; /* rows of the ring */
+  int64_t macrobatch_rows; /* rows of the ring; see purr__plan_batches */
   int64_t kept_rows; /* rows 0 .. kept_rows-1 keep g and u for backward; a multiple of the macrobatch or max_rows */
   purr__region_t sym[PURR__NUM_SYM_REGIONS];
   purr__region_t ws[PURR__NUM_WS_REGIONS];
@@ -138,6 +138,22 @@ purr_status_t purr__plan_take_forward(purr_plan_t *plan, const char *entry, purr
 const char *purr__backend_name(int32_t backend);
 /* False when some size does not fit in 63 bits. Starts afresh when called again. */
 bool purr__plan_lay_out(purr_plan_t *plan);
+
+/* How the plan's backend cuts a call's rows; all 0 where it takes them at once. */
+typedef struct purr__batches {
+  int64_t minibatch_rows; /* of forward */
+  int64_t ring_rows;
+  int32_t tile_rows; /* the megakernel's: the others come in tiles of it; else 0 */
+} purr__batches_t;
+purr__batches_t purr__plan_batches(const purr_plan_t *plan);
+
+/* ---- where things are (place.c) ---- */
+/* INVALID_ARGUMENT, with both places, unless what was made for the plan `other` lies where `plan` runs. Hashes do not
+ * tell: ranks of one group agree on them and are on different devices. `thing` is "the weights". */
+purr_status_t purr__plan_check_place(const purr_plan_t *plan, const purr_plan_t *other, const char *thing,
+                                     purr_error_t *err);
+/* INVALID_ARGUMENT unless `memory` lies on the plan's device; any will do for the host, and NULL is not looked at. */
+purr_status_t purr__plan_check_memory(const purr_plan_t *plan, const void *memory, const char *name, purr_error_t *err);
 #define PURR__TASK_BYTES 512 /* room for one purr__gemm_t */
 
 /* A minibatch boundary moves by at most a quarter of a minibatch, to an expert's boundary. */

@@ -32,11 +32,9 @@ int bench_layer_open(bench_layer_t *layer, purr_context_t *context, const char *
     desc.device = device_of_rank(&options->devices, r) + 1;
     if (purr_plan_create(context, layer->config, &desc, &layer->ranks[r].plan, &err) != PURR_STATUS_OK ||
         purr_plan_query(layer->ranks[r].plan, &layer->info, &err) != PURR_STATUS_OK)
-      return fail_call("bench",
-                       "change --backend, --ranks, --devices, --precision or the config; purr doctor says what works",
-                       &err);
+      return fail_call("bench", next_of(err.status, layer->num_ranks), &err);
     if (options->devices.count > 0 && layer->info.backend == PURR_BACKEND_HOST)
-      return devices_fail_host("bench", context, layer->config, desc);
+      return devices_fail_host("bench", "--devices", context, layer->config, desc);
   }
   return EXIT_GOOD;
 }
@@ -150,7 +148,7 @@ static void run_rank(void *arg, int64_t rank_idx) {
 }
 
 /* The rank that failed by itself says more than those that waited for it. */
-static int report_ranks(const bench_layer_t *layer, const char *next) {
+static int report_ranks(const bench_layer_t *layer) {
   const bench_rank_t *failed = NULL;
   for (int64_t r = layer->num_ranks - 1; r >= 0; r--) {
     const bench_rank_t *rank = &layer->ranks[r];
@@ -158,16 +156,16 @@ static int report_ranks(const bench_layer_t *layer, const char *next) {
     if (failed == NULL || rank->status != PURR_STATUS_PEER_FAILED || failed->status == PURR_STATUS_PEER_FAILED)
       failed = rank;
   }
-  return failed == NULL ? EXIT_GOOD : fail_call("bench", next, &failed->err);
+  return failed == NULL ? EXIT_GOOD : fail_call("bench", next_of(failed->status, layer->num_ranks), &failed->err);
 }
 
-static int run_ranks(step_t *step, const char *label, const char *next) {
+static int run_ranks(step_t *step, const char *label) {
   if (step->layer->num_ranks == 1)
     run_rank(step, 0);
   else if (!run_together(step->layer->num_ranks, run_rank, step, label, NULL))
     return fail("bench", "take fewer --ranks", "%lld threads, one for each rank, could not be started",
                 (long long)step->layer->num_ranks);
-  return report_ranks(step->layer, next);
+  return report_ranks(step->layer);
 }
 
 static purr_status_t fill_rank(const step_t *step, int64_t rank_idx, bench_rank_t *rank) {
@@ -212,7 +210,7 @@ int bench_layer_fill(bench_layer_t *layer, const bench_options_t *options) {
   if (layer->ids == NULL || layer->slot_weights == NULL) return fail("bench", next_memory, "memory ran out");
   int code = make_group(layer);
   step_t step = {.layer = layer, .run = fill_rank, .seed = (uint64_t)options->seed, .saved = options->saved};
-  return code == EXIT_GOOD ? run_ranks(&step, "preparing", next_memory) : code;
+  return code == EXIT_GOOD ? run_ranks(&step, "preparing") : code;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- work
@@ -267,13 +265,11 @@ static purr_status_t forward_rank(const step_t *step, int64_t rank_idx, bench_ra
   return purr_forward(rank->plan, rank->workspace, &args, &rank->err);
 }
 
-static const char next_doctor[] = "purr doctor says what works on this machine";
-
 /* A GPU call only enqueues, so one thread makes those of all ranks; on the host each waits for the others. */
 int bench_layer_forward(const bench_layer_t *layer, int64_t num_tokens, bool saved) {
   step_t step = {.layer = (bench_layer_t *)(uintptr_t)layer, .run = forward_rank, .saved = saved};
   step.num_tokens = num_tokens;
-  if (layer->info.backend == PURR_BACKEND_HOST) return run_ranks(&step, "forward", next_doctor);
+  if (layer->info.backend == PURR_BACKEND_HOST) return run_ranks(&step, "forward");
   for (int64_t r = 0; r < layer->num_ranks; r++) {
     const int code = bench_layer_forward_rank(layer, r, num_tokens, saved);
     if (code != EXIT_GOOD) return code;
@@ -286,7 +282,8 @@ int bench_layer_forward_rank(const bench_layer_t *layer, int64_t rank_idx, int64
   step.num_tokens = num_tokens;
   run_rank(&step, rank_idx);
   const bench_rank_t *rank = &layer->ranks[rank_idx];
-  return rank->status == PURR_STATUS_OK ? EXIT_GOOD : fail_call("bench", next_doctor, &rank->err);
+  return rank->status == PURR_STATUS_OK ? EXIT_GOOD
+                                        : fail_call("bench", next_of(rank->status, layer->num_ranks), &rank->err);
 }
 
 static purr_status_t try_rank(const step_t *step, int64_t rank_idx, bench_rank_t *rank) {
@@ -304,7 +301,7 @@ int bench_layer_try(const bench_layer_t *layer, int64_t num_tokens, bool saved, 
   step.num_tokens = num_tokens;
   if (purr_context_query_counters(layer->context, &before, &err) != PURR_STATUS_OK)
     return fail_call("bench", NULL, &err);
-  int code = run_ranks(&step, "forward", next_doctor);
+  int code = run_ranks(&step, "forward");
   if (code == EXIT_GOOD && purr_context_query_counters(layer->context, &after, &err) != PURR_STATUS_OK)
     code = fail_call("bench", NULL, &err);
   *out_num_launches = (int64_t)(after.num_launches - before.num_launches) / layer->num_ranks;

@@ -50,16 +50,20 @@ void devices_write_json(json_t *json, const device_list_t *devices, int64_t num_
   json_end(json, ']');
 }
 
-int devices_fail_host(const char *command, purr_context_t *context, const purr_config_t *config,
+int devices_fail_host(const char *command, const char *option, purr_context_t *context, const purr_config_t *config,
                       purr_plan_desc_t desc) {
-  const char *next = "leave --devices away, or change what keeps the layer from GPUs; purr doctor says what works";
+  char next[160];
+  snprintf(next, sizeof next, "leave %s out, or change what keeps the layer from GPUs; purr doctor says what works",
+           option);
   purr_error_t err = PURR_ERROR_INIT;
   purr_plan_t *plan = NULL;
+  purr_layer_desc_t layer = {.struct_size = sizeof layer};
+  if (desc.backend == PURR_BACKEND_AUTO && purr_config_get_layer(config, &layer, &err) == PURR_STATUS_OK)
+    desc.backend = layer.backend;
   if (desc.backend == PURR_BACKEND_HOST)
-    return fail(command, "leave --devices away, or leave --backend away",
-                "--devices names GPUs, and --backend host was asked for");
+    return fail(command, next, "%s names a GPU, but backend 'host', which uses none, was asked for", option);
   desc.backend = PURR_BACKEND_STAGED; /* by name, so that it says why not */
   if (purr_plan_create(context, config, &desc, &plan, &err) != PURR_STATUS_OK) return fail_call(command, next, &err);
   purr_plan_destroy(plan);
-  return fail(command, next, "--devices names GPUs, but the host runs this layer");
+  return fail(command, next, "%s names a GPU, but the host runs this layer", option);
 }

@@ -38,6 +38,16 @@ static int check_same_shape(const layer_t *layer, const char *config_path, const
   return EXIT_GOOD;
 }
 
+/* The number of the layer that is taken where none is named: the first of which a config can be made. */
+static void find_layer(layer_t *layer) {
+  enum { MOST_LAYERS = 1 << 16 };
+  for (int64_t idx = 0; idx < MOST_LAYERS && layer->layer_idx < 0; idx++) {
+    purr_config_t *config = NULL;
+    if (purr_checkpoint_create_config(layer->checkpoint, idx, &config, NULL) == PURR_STATUS_OK) layer->layer_idx = idx;
+    purr_config_destroy(config);
+  }
+}
+
 static int open_checkpoint(layer_t *layer, const char *config_path, const char *checkpoint_path) {
   purr_error_t err = PURR_ERROR_INIT;
   purr_config_t *own_config = NULL;
@@ -47,6 +57,7 @@ static int open_checkpoint(layer_t *layer, const char *config_path, const char *
                      &err);
   if (purr_checkpoint_create_config(layer->checkpoint, layer->layer_idx, &own_config, &err) != PURR_STATUS_OK)
     return fail_call(layer->command, "name a layer that has experts with --layer N", &err);
+  find_layer(layer);
   if (layer->config == NULL) {
     layer->config = own_config;
     return EXIT_GOOD;
@@ -186,15 +197,11 @@ static int make_plans(layer_t *layer, const layer_options_t *options, int backen
   for (int i = 0; i < num_plans; i++) {
     desc.device = layer->devices.count > 0 ? layer->devices.numbers[i] + 1 : 0;
     if (purr_plan_create(layer->context, layer->config, &desc, &layer->plans[i], &err) != PURR_STATUS_OK)
-      return fail_call(layer->command,
-                       err.status == PURR_STATUS_NO_DEVICE ? "without a GPU, --backend host or auto runs it"
-                       : layer->devices.count > 0 ? "change --devices, --ranks, --backend, --precision or the config"
-                                                  : "change --ranks, --backend, --precision or the config",
-                       &err);
+      return fail_call(layer->command, next_of(err.status, layer->num_ranks), &err);
     purr_plan_info_t info = {.struct_size = sizeof info};
     if (purr_plan_query(layer->plans[i], &info, &err) != PURR_STATUS_OK) return fail_call(layer->command, NULL, &err);
     if (layer->devices.count > 0 && info.backend == PURR_BACKEND_HOST)
-      return devices_fail_host(layer->command, layer->context, layer->config, desc);
+      return devices_fail_host(layer->command, "--devices", layer->context, layer->config, desc);
     if (i == 0) layer->info = info;
   }
   for (int64_t r = 0; r < layer->num_ranks; r++) layer->ranks[r].plan = layer->plans[r % num_plans];
@@ -495,11 +502,7 @@ static int run_step(layer_t *layer, const char *label, fraction_fn fraction,
       failed = rank;
   }
   if (failed == NULL) return EXIT_GOOD;
-  const char *next = failed->status == PURR_STATUS_BAD_ROUTE    ? "correct topk_ids; -1 drops a slot"
-                     : failed->status == PURR_STATUS_CHECKPOINT ? "name another --layer, or get the whole checkpoint"
-                     : failed->status == PURR_STATUS_OUT_OF_HOST_MEMORY ? "take fewer --tokens"
-                                                                        : "try again with --ranks 1";
-  return fail_call(layer->command, next, &failed->err);
+  return fail_call(layer->command, next_of(failed->status, layer->num_ranks), &failed->err);
 }
 
 int layer_prepare(layer_t *layer) {

@@ -47,6 +47,36 @@ int fail_call(const char *command, const char *next, const purr_error_t *err) {
   return fail(command, next, "%s (%s)", err->message, purr_status_name(err->status));
 }
 
+const char *next_of(purr_status_t status, int64_t num_ranks) {
+  switch (status) {
+    case PURR_STATUS_BAD_ROUTE:
+      return "correct topk_ids; -1 drops a slot";
+    case PURR_STATUS_CHECKPOINT:
+      return "name another --layer, or get the whole checkpoint";
+    case PURR_STATUS_OUT_OF_HOST_MEMORY:
+      return "take fewer --tokens";
+    case PURR_STATUS_OUT_OF_DEVICE_MEMORY:
+      return num_ranks > 1 ? "take fewer --tokens, or more GPUs with --devices"
+                           : "take fewer --tokens, or share the experts out among several GPUs: --ranks and --devices";
+    case PURR_STATUS_MISSING_KERNEL:
+    case PURR_STATUS_INCOMPATIBLE_BINARY:
+    case PURR_STATUS_PACKAGE:
+      return "purr doctor lists packages and what GPUs they serve (PURR_PACKAGE_PATH adds some); --backend auto takes "
+             "what there is";
+    case PURR_STATUS_NO_DEVICE:
+      return "purr doctor lists the GPUs; without one, --backend host or auto runs it";
+    case PURR_STATUS_PEER_FAILED:
+    case PURR_STATUS_PEER_MISMATCH:
+      if (num_ranks > 1) return "try again with --ranks 1";
+      return "purr doctor says what works on this machine";
+    case PURR_STATUS_CONFIG:
+    case PURR_STATUS_UNSUPPORTED:
+      return "change --ranks, --backend, --precision or the config";
+    default:
+      return "purr doctor says what works on this machine";
+  }
+}
+
 /* Edits (insert, remove, replace) that turn one word into the other. */
 static size_t edit_distance(const char *a, const char *b) {
   enum { LONGEST = 64 };

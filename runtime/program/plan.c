@@ -62,10 +62,12 @@ static int make_plan(purr_context_t *context, const plan_options_t *options) {
   int code;
   if (purr_plan_create(context, config, &desc, &plan, &err) != PURR_STATUS_OK ||
       purr_plan_query(plan, &info, &err) != PURR_STATUS_OK)
-    code = fail_call("plan", "see what can be changed with: purr plan --help", &err);
+    code = fail_call("plan",
+                     err.status == PURR_STATUS_INVALID_ARGUMENT ? "see what can be changed with: purr plan --help"
+                                                                : next_of(err.status, options->num_ranks),
+                     &err);
   else if (options->device >= 0 && info.backend == PURR_BACKEND_HOST)
-    code = fail("plan", "leave --device out: the plan then says why that backend was chosen",
-                "--device names a GPU, but the layer is planned for backend 'host', which uses none");
+    code = devices_fail_host("plan", "--device", context, config, desc);
   else
     code = print_description("plan", describe_plan, plan, options->json);
   purr_plan_destroy(plan);

@@ -31,6 +31,8 @@ int cmd_doctor(int argc, char **argv);
 int fail(const char *command, const char *next, const char *format, ...) PRINTF_LIKE(3, 4);
 /* The same for a failed call of the library. */
 int fail_call(const char *command, const char *next, const purr_error_t *err);
+/* What can be done about a layer's call or plan that failed so. */
+const char *next_of(purr_status_t status, int64_t num_ranks);
 /* The name in the NULL-terminated list that is nearest to `word`, NULL when none is near. */
 const char *nearest_name(const char *word, const char *const *names);
 
@@ -153,7 +155,8 @@ const char *devices_text(char *buffer, size_t capacity, const device_list_t *dev
 #define DEVICES_TEXT(devices, num_ranks) devices_text((char[128]){0}, 128, devices, num_ranks)
 /* The field "devices": null without a GPU. */
 void devices_write_json(json_t *json, const device_list_t *devices, int64_t num_ranks, bool is_on_gpu);
-/* GPUs were named and the host was chosen: says why. */
-int devices_fail_host(const char *command, purr_context_t *context, const purr_config_t *config, purr_plan_desc_t desc);
+/* GPUs were named, by --device or --devices, and the host was chosen: says why. */
+int devices_fail_host(const char *command, const char *option, purr_context_t *context, const purr_config_t *config,
+                      purr_plan_desc_t desc);
 
 #endif

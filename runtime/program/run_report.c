@@ -168,7 +168,12 @@ static void print_memory_and_hashes(const run_t *run) {
     table_add(&table, "%s", lines[i].name);
     table_add(&table, "%s", BYTES_TEXT(lines[i].bytes));
   }
-  table_add(&table, "library, all ranks, peak");
+  const bool is_on_host = run->layer.info.backend == PURR_BACKEND_HOST;
+  if (!is_on_host) {
+    table_add(&table, "library, all ranks, peak on GPUs");
+    table_add(&table, "%s", BYTES_TEXT(run->counters.device_bytes_peak));
+  }
+  table_add(&table, is_on_host ? "library, all ranks, peak" : "library, all ranks, peak on the host");
   table_add(&table, "%s", BYTES_TEXT(run->counters.host_bytes_peak));
   table_print(&table, stdout);
 
@@ -191,7 +196,8 @@ void run_print(const run_t *run) {
 
 /* ------------------------------------------------------------------------------------------------------------- JSON */
 
-static void write_json_pass(json_t *json, const char *key, const pass_t *pass, int64_t num_repeats) {
+/* Only the host times the phases of a call. */
+static void write_json_pass(json_t *json, const char *key, const pass_t *pass, int64_t num_repeats, bool has_phases) {
   json_begin(json, key, '{');
   json_real(json, "median_s", 1e-9 * (double)pass->median.total_ns);
   json_real(json, "min_s", 1e-9 * (double)pass->infos[0].total_ns);
@@ -200,10 +206,14 @@ static void write_json_pass(json_t *json, const char *key, const pass_t *pass, i
   json_real(json, "tflops_per_s", tflops(pass));
   json_int(json, "num_rows", pass->median.num_rows);
   json_int(json, "num_replayed_rows", pass->median.num_replayed_rows);
-  json_begin(json, "phases_s", '{');
-  for (int phase = 0; phase < PURR_NUM_PHASES && purr_phase_name(phase) != NULL; phase++)
-    json_real(json, purr_phase_name(phase), 1e-9 * (double)pass->median.phase_ns[phase]);
-  json_end(json, '}');
+  if (has_phases) {
+    json_begin(json, "phases_s", '{');
+    for (int phase = 0; phase < PURR_NUM_PHASES && purr_phase_name(phase) != NULL; phase++)
+      json_real(json, purr_phase_name(phase), 1e-9 * (double)pass->median.phase_ns[phase]);
+    json_end(json, '}');
+  } else {
+    json_text(json, "phases_s", NULL);
+  }
   json_end(json, '}');
 }
 
@@ -220,7 +230,7 @@ void run_write_json(const run_t *run) {
   if (layer->layer_idx >= 0)
     json_int(&json, "layer_idx", layer->layer_idx);
   else
-    json_text(&json, "layer_idx", NULL); /* generated, or the checkpoint's first MoE layer */
+    json_text(&json, "layer_idx", NULL); /* generated */
   json_text(&json, "input", options->input_path);
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);
@@ -250,14 +260,16 @@ void run_write_json(const run_t *run) {
   for (int64_t e = 0; e < shape->num_experts; e++) json_int(&json, NULL, layer->tokens_per_expert[e]);
   json_end(&json, ']');
   json_end(&json, '}');
-  write_json_pass(&json, "forward", &run->forward, options->num_repeats);
-  if (options->backward) write_json_pass(&json, "backward", &run->backward, options->num_repeats);
+  const bool is_on_host = layer->info.backend == PURR_BACKEND_HOST;
+  write_json_pass(&json, "forward", &run->forward, options->num_repeats, is_on_host);
+  if (options->backward) write_json_pass(&json, "backward", &run->backward, options->num_repeats, is_on_host);
   memory_line_t lines[NUM_MEMORY_LINES];
   list_memory(run, lines);
   json_begin(&json, "memory_of_a_rank", '{');
   for (int i = 0; i < NUM_MEMORY_LINES; i++) json_int(&json, lines[i].key, (int64_t)lines[i].bytes);
   json_end(&json, '}');
   json_int(&json, "library_peak_bytes", (int64_t)run->counters.host_bytes_peak);
+  json_int(&json, "library_peak_device_bytes", (int64_t)run->counters.device_bytes_peak);
   json_begin(&json, "hashes", '{');
   for (int i = 0; i < (options->backward ? NUM_HASHES : 1); i++) {
     snprintf(name, sizeof name, "%016" PRIx64, run->hashes[i]);

@@ -275,9 +275,8 @@ static int64_t count_failed(const verify_t *verify) {
 static void print_report(const verify_t *verify) {
   const layer_t *layer = &verify->layer;
   const purr_layer_desc_t *shape = &layer->shape;
-  printf("%s", verify->options.layer.checkpoint_path);
-  if (layer->layer_idx >= 0) printf(", layer %" PRId64 ",", layer->layer_idx);
-  printf(" against %s\n", verify->options.capture_path);
+  printf("%s, layer %" PRId64 ", against %s\n", verify->options.layer.checkpoint_path, layer->layer_idx,
+         verify->options.capture_path);
   printf("  %" PRId64 " tokens, hidden %" PRId64 ", %" PRId64 " experts of intermediate %" PRId64 ", top %" PRId64,
          layer->num_tokens, shape->hidden_size, shape->num_experts, shape->intermediate_size, shape->top_k);
   if (shape->shared_intermediate_size > 0) printf(", shared expert of %" PRId64, shape->shared_intermediate_size);
@@ -319,10 +318,7 @@ static void write_json(const verify_t *verify) {
   json_text(&json, "version", purr_version_string());
   json_text(&json, "config", options->config_path);
   json_text(&json, "checkpoint", options->layer.checkpoint_path);
-  if (layer->layer_idx >= 0)
-    json_int(&json, "layer_idx", layer->layer_idx);
-  else
-    json_text(&json, "layer_idx", NULL); /* the first MoE layer */
+  json_int(&json, "layer_idx", layer->layer_idx);
   json_text(&json, "capture", options->capture_path);
   json_text(&json, "backend", backend_names[layer->info.backend]);
   json_text(&json, "precision", precision_names[layer->info.precision]);

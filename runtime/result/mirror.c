@@ -10,15 +10,21 @@ purr_status_t purr__fail_bad_route(purr_error_t *err, int rank, int64_t token, i
       rank, (long long)token, (long long)slot, (long long)expert, (long long)num_experts - 1);
 }
 
-purr_status_t purr__fail_found(purr_error_t *err, const purr__device_status_t *found, int64_t num_experts) {
+purr_status_t purr__fail_found(purr_error_t *err, const purr__device_status_t *found, int64_t num_experts, int rank) {
   switch (found->status) {
     case PURR_STATUS_OK:
       return PURR_STATUS_OK;
     case PURR_STATUS_BAD_ROUTE:
       return purr__fail_bad_route(err, found->rank, found->token, found->slot, found->expert, num_experts);
     case PURR_STATUS_PEER_FAILED:
+      if (found->rank == rank)
+        return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, rank,
+                               "the others gave up waiting for this rank, %d, which came later than the group's "
+                               "timeout allows; the group is broken, make a new one",
+                               rank);
       return purr__fail_rank(err, PURR_STATUS_PEER_FAILED, found->rank,
-                             "rank %d did not come within the group's timeout; the group is broken, make a new one",
+                             "rank %d did not come within the group's timeout, or left the group; the group is broken, "
+                             "make a new one",
                              found->rank);
     case PURR_STATUS_PEER_MISMATCH:
       return purr__fail_rank(err, PURR_STATUS_PEER_MISMATCH, found->rank,
@@ -76,7 +82,7 @@ static purr_status_t make_room(purr_result_t *result, purr__device_t *device, pu
 }
 
 purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device, int64_t num_experts,
-                                  int64_t num_all_experts, CUstream stream, purr_error_t *err) {
+                                  int64_t num_all_experts, int rank, CUstream stream, purr_error_t *err) {
   if (result == NULL) return PURR_STATUS_OK;
   pthread_mutex_lock(&result->mutex);
   purr_status_t status = make_room(result, device, err);
@@ -87,6 +93,7 @@ purr_status_t purr__result_mirror(purr_result_t *result, purr__device_t *device,
     result->mirror->reserved = 0;
     result->num_mirrored_experts = num_experts;
     result->num_all_experts = num_all_experts;
+    result->rank = rank;
     result->is_mirrored = true;
     if (result->has_events)
       status = PURR__CUDA(device, err, cuEventRecord, (result->begun, stream), "recording an event");
@@ -162,7 +169,7 @@ void purr__result_read_mirror(purr_result_t *result) {
       purr__count(result->object.context, PURR__COUNT_BAD_ROUTES, 1);
   }
   purr_error_t err = PURR_ERROR_INIT;
-  if (purr__fail_found(&err, found, result->num_all_experts) != PURR_STATUS_OK)
+  if (purr__fail_found(&err, found, result->num_all_experts, result->rank) != PURR_STATUS_OK)
     memcpy(result->message, err.message, sizeof result->message);
   result->num_experts = status == PURR_STATUS_OK ? result->num_mirrored_experts : 0;
   memcpy(result->tokens_per_expert, PURR__OUTCOME_COUNTS(mirror), (size_t)result->num_experts * sizeof(int32_t));

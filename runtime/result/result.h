@@ -20,6 +20,7 @@ struct purr_result {
   purr__device_t *device;
   struct purr__outcome *mirror; /* page-locked; see kernels/layout.h */
   int64_t num_mirrored_experts;
+  int rank;         /* that made the last call */
   bool is_mirrored; /* the last call's outcome is in the mirror */
   bool has_events;  /* and it can be timed and watched: it was not captured */
   CUevent begun, done;

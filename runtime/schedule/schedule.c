@@ -65,7 +65,7 @@ static purr_status_t get_table(const purr_schedule_t *schedule, purr__table_t *o
   if (status != PURR_STATUS_OK) return status;
   const purr__device_status_t *found =
       (const void *)((const char *)schedule->mirror + plan->table[PURR__TABLE_STATUS].offset);
-  status = purr__fail_found(err, found, plan->layer.num_experts);
+  status = purr__fail_found(err, found, plan->layer.num_experts, schedule->rank);
   purr_schedule_t *counted = (purr_schedule_t *)(uintptr_t)schedule; /* nothing that a reader sees changes */
   if (status == PURR_STATUS_OK) counted->is_counted = false;
   if (status == PURR_STATUS_BAD_ROUTE && !atomic_exchange_explicit(&counted->is_counted, true, memory_order_relaxed))

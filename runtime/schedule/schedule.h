@@ -14,6 +14,7 @@ struct purr_schedule {
   bool built;
   atomic_bool is_counted; /* GPU: that it holds a bad id is in the context's counters */
   int64_t num_tokens;     /* T of this rank when it was built */
+  int rank;               /* this one */
 };
 
 #endif

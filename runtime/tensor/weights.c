@@ -1,6 +1,8 @@
 /* A rank's weights and a backward call's gradients: which tensors a layer has, and what each must look like. */
 #include "tensor/weights.h"
 
+#include <stdio.h>
+
 #include "launch/call.h"
 
 /* One tensor of the layer: its member in purr_weights_desc_t, its view, and its shape. */
@@ -140,6 +142,26 @@ int purr__weight_areas(const purr_plan_t *plan, const purr__weight_views_t *view
   return num_areas;
 }
 
+/* Whether every tensor, and every expert of those in pieces, lies where the plan runs. */
+static purr_status_t check_memory(const purr_plan_t *plan, const purr__weight_views_t *views, purr_error_t *err) {
+  purr__area_t areas[PURR__MAX_WEIGHT_AREAS];
+  const int num_areas = plan->device != NULL ? purr__weight_areas(plan, views, false, areas) : 0;
+  purr_status_t status = PURR_STATUS_OK;
+  for (int i = 0; i < num_areas && status == PURR_STATUS_OK; i++) {
+    const purr__view_t *view = areas[i].view;
+    const bool is_packed = views->up.offset > 0;
+    if (is_packed && view == &views->up) continue; /* the same as gate */
+    const char *name = is_packed && view == &views->gate ? "weights.gate_up" : areas[i].name;
+    if (view->pointers == NULL) status = purr__plan_check_memory(plan, view->data, name, err);
+    for (int64_t e = 0; view->pointers != NULL && e < areas[i].num_slices && status == PURR_STATUS_OK; e++) {
+      char entry[64];
+      snprintf(entry, sizeof entry, "%s.pointers[%lld]", name, (long long)e);
+      status = purr__plan_check_memory(plan, view->pointers[e], entry, err);
+    }
+  }
+  return status;
+}
+
 /* The caller's pointer arrays need not outlive purr_weights_create: each view gets a copy. */
 static purr_status_t copy_pointers(purr_weights_t *weights, purr_error_t *err) {
   purr__view_t *const views[] = {&weights->views.gate, &weights->views.up, &weights->views.down};
@@ -172,6 +194,7 @@ purr_status_t purr_weights_create(const purr_plan_t *plan, const purr_weights_de
   if (status != PURR_STATUS_OK) return status;
   purr__weight_views_t views;
   status = check(plan, desc, false, &views, err);
+  if (status == PURR_STATUS_OK) status = check_memory(plan, &views, err);
   if (status != PURR_STATUS_OK) return status;
 
   void *object;

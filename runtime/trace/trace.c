@@ -82,6 +82,7 @@ purr_status_t purr_trace_create(const purr_plan_t *plan, const purr_trace_desc_t
   purr_status_t status = purr__check(plan, PURR__PLAN, err);
   purr_trace_t layout = {0};
   if (status == PURR_STATUS_OK) status = lay_out(plan, desc, &layout, err);
+  if (status == PURR_STATUS_OK) status = purr__plan_check_memory(plan, layout.memory, "the trace memory", err);
   if (status != PURR_STATUS_OK) return status;
   void *object;
   status = purr__object_create(plan->object.context, PURR__TRACE, sizeof(purr_trace_t), trace_free, &object, err);

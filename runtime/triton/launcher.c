@@ -101,18 +101,23 @@ static purr_status_t fail_argument(const purr_launcher_t *launcher, int index, c
 }
 
 /* A host pointer would take the device with it. */
-static purr_status_t check_reach(const purr_launcher_t *launcher, int32_t index, const purr__triton_value_t *value,
+static purr_status_t check_reach(const purr_launcher_t *launcher, const void *address, const char *name,
                                  purr_error_t *err) {
+  purr_status_t status = purr__device_enter(launcher->device, err);
+  if (status != PURR_STATUS_OK) return status;
+  status = purr__device_check_reach(launcher->device, address, name, err);
+  purr__device_leave(launcher->device);
+  return status;
+}
+
+static purr_status_t check_address(const purr_launcher_t *launcher, int32_t index, const purr__triton_value_t *value,
+                                   purr_error_t *err) {
   char name[256];
   const bool has_address = value->set == PURR__TRITON_SET_POINTER || value->set == PURR__TRITON_SET_TENSOR;
   if (!has_address || value->address == 0 || value->address == launcher->values[index].address) return PURR_STATUS_OK;
   snprintf(name, sizeof name, "argument %d ('%s') of kernel %.100s", index,
            purr__triton_spec(launcher->kernel)->arguments[index].name, launcher->kernel->name);
-  purr_status_t status = purr__device_enter(launcher->device, err);
-  if (status != PURR_STATUS_OK) return status;
-  status = purr__device_check_reach(launcher->device, (const void *)(uintptr_t)value->address, name, err);
-  purr__device_leave(launcher->device);
-  return status;
+  return check_reach(launcher, (const void *)(uintptr_t)value->address, name, err);
 }
 
 /* The argument is there, and some variant takes the value. */
@@ -127,7 +132,7 @@ static purr_status_t set_value(purr_launcher_t *launcher, int32_t index, const p
   for (int i = 0; i < launcher->num_usable; i++) {
     const purr__triton_spec_t *spec = kernel->variants[launcher->order[i]].spec;
     if (purr__triton_takes(&spec->arguments[index], value, why)) {
-      purr_status_t status = check_reach(launcher, index, value, err);
+      purr_status_t status = check_address(launcher, index, value, err);
       if (status == PURR_STATUS_OK) launcher->values[index] = *value;
       return status;
     }
@@ -238,6 +243,12 @@ purr_status_t purr_launcher_set_scratch(purr_launcher_t *launcher, void *memory,
   if ((memory == NULL) != (bytes == 0))
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "memory is %p, but bytes is %llu; give both or none", memory,
                       (unsigned long long)bytes);
+  if (memory != NULL && memory != launcher->scratch) {
+    char name[160];
+    snprintf(name, sizeof name, "the scratch memory of kernel %.100s", launcher->kernel->name);
+    status = check_reach(launcher, memory, name, err);
+    if (status != PURR_STATUS_OK) return status;
+  }
   launcher->scratch = memory;
   launcher->scratch_bytes = bytes;
   return PURR_STATUS_OK;

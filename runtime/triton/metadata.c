@@ -21,6 +21,7 @@ enum {
   PROFILE_BYTES,
   DESCRIPTORS,
   INSTRUMENTATION,
+  WARP_SIZE,
   NUM_KEYS
 };
 static const char *const keys[NUM_KEYS] = {"name",
@@ -36,7 +37,8 @@ static const char *const keys[NUM_KEYS] = {"name",
                                            "global_scratch_align",
                                            "profile_scratch_size",
                                            "tensordesc_meta",
-                                           "instrumentation_mode"};
+                                           "instrumentation_mode",
+                                           "warp_size"};
 
 typedef struct reader {
   purr_context_t *context;
@@ -46,12 +48,18 @@ typedef struct reader {
   unsigned seen;
 } reader_t;
 
-/* An integer, or null for `none`. */
-static void take_int_or_null(purr__json_t *json, const char *what, int max, int none, int *out) {
-  int64_t value = none;
+/* An integer, or null for the least that it may be. */
+static void take_int_or_null(purr__json_t *json, const char *what, int min, int max, int *out) {
+  int64_t value = min;
   const purr__json_event_t event = purr__json_next(json);
-  if (event != PURR__JSON_NULL && !purr__json_get_integer(json, event, what, 0, max, &value)) return;
+  if (event != PURR__JSON_NULL && !purr__json_get_integer(json, event, what, min, max, &value)) return;
   *out = (int)value;
+}
+
+/* It is compiled in, and no GPU that is known of has another. */
+static void take_warp_size(purr__json_t *json, const char *what) {
+  int warp_size;
+  purr__take_int(json, what, 32, 32, &warp_size);
 }
 
 static void read_target(reader_t *r) {
@@ -71,7 +79,9 @@ static void read_target(reader_t *r) {
       int64_t number;
       if (!purr__json_get_integer(json, value, "target.arch", 10, 999, &number)) return;
       arch = (int)number;
-    } else
+    } else if (purr__json_is(json, "warp_size") && strcmp(backend, "cuda") == 0)
+      take_warp_size(json, "target.warp_size");
+    else
       purr__json_skip(json);
   }
   if (strcmp(backend, "cuda") != 0)
@@ -185,13 +195,13 @@ static void read_value(reader_t *r, int key) {
       purr__take_bool(json, "launch_pdl", &m->may_overlap);
       break;
     case SCRATCH_BYTES:
-      take_int_or_null(json, "global_scratch_size", 1 << 30, 0, &m->scratch_bytes);
+      take_int_or_null(json, "global_scratch_size", 0, 1 << 30, &m->scratch_bytes);
       break;
     case SCRATCH_ALIGN:
-      take_int_or_null(json, "global_scratch_align", 1 << 16, 1, &m->scratch_align);
+      take_int_or_null(json, "global_scratch_align", 1, 1 << 16, &m->scratch_align);
       break;
     case PROFILE_BYTES:
-      take_int_or_null(json, "profile_scratch_size", 1 << 30, 0, &m->profile_bytes);
+      take_int_or_null(json, "profile_scratch_size", 0, 1 << 30, &m->profile_bytes);
       break;
     case DESCRIPTORS:
       read_descriptors(r);
@@ -207,6 +217,9 @@ static void read_value(reader_t *r, int key) {
         purr__json_skip_rest(json, event);
       break;
     }
+    case WARP_SIZE:
+      take_warp_size(json, "warp_size");
+      break;
     default:
       purr__json_skip(json);
   }

@@ -174,6 +174,7 @@ static bool takes_descriptor(const purr__triton_argument_t *argument, const purr
 
 static bool takes_tensor(const purr__triton_argument_t *argument, const purr__triton_value_t *value, char *why) {
   if (argument->kind == PURR__TRITON_DESCRIPTOR) return takes_descriptor(argument, value, why);
+  if (value->flags != 0) return refuse(why, "(%s) takes no flags: they are for descriptors", argument->type);
   if (argument->kind == PURR__TRITON_POINTER)
     return takes_element(argument, value->dtype, why) && takes_address(argument, value->address, why);
   if (argument->kind == PURR__TRITON_ANY && argument->bytes == 8) return takes_address(argument, value->address, why);

@@ -109,16 +109,39 @@ static void count_promises(purr__triton_variant_t *v) {
   }
 }
 
+/* Integers that are set later count as `unknown`, each a little more than the one before. */
+typedef struct names {
+  const purr__triton_spec_t *spec;
+  int64_t unknown;
+} names_t;
+
 static bool knows_name(const void *user, const char *name, uint64_t length, int64_t *out_value) {
-  const purr__triton_spec_t *spec = user;
-  *out_value = 1;
-  for (int i = 0; i < spec->num_arguments; i++)
-    if (strlen(spec->arguments[i].name) == length && memcmp(spec->arguments[i].name, name, length) == 0) return true;
+  const names_t *names = user;
+  for (int i = 0; i < names->spec->num_arguments; i++) {
+    const purr__triton_argument_t *argument = &names->spec->arguments[i];
+    if (strlen(argument->name) != length || memcmp(argument->name, name, length) != 0) continue;
+    const bool is_constant = argument->constant != PURR__TRITON_NO_CONSTANT;
+    *out_value = is_constant ? argument->constant_integer : names->unknown + i;
+    return is_constant ? argument->constant == PURR__TRITON_CONSTANT_INTEGER
+                       : argument->kind == PURR__TRITON_NUMBER && argument->element->class != PURR__TRITON_FLOAT;
+  }
   return false;
 }
 
 static bool knows_nothing(const void *user, const char *name, uint64_t length, int64_t *out_value) {
   (void)user, (void)name, (void)length, (void)out_value;
+  return false;
+}
+
+/* Whether a rule has a value for some integers: what divides by 0 for one of them may not for others. */
+static bool has_value(const purr__triton_spec_t *spec, const char *rule, char *why, uint64_t capacity) {
+  static const int64_t unknown[] = {1, 2, 129, 4099, 1000003};
+  int64_t value;
+  for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+    const names_t names = {.spec = spec, .unknown = unknown[i]};
+    if (purr__grid_evaluate(rule, knows_name, &names, &value, why, capacity)) return true;
+    if (strcmp(why, "it divides by 0") != 0) return false;
+  }
   return false;
 }
 
@@ -130,7 +153,7 @@ static purr_status_t check_grid(const builder_t *b) {
   for (int i = 0; i < 3; i++) {
     const char *rule = spec->grid[i];
     if (rule[0] == '\0' && spec->grid[0][0] == '\0') continue;
-    if (!purr__grid_evaluate(rule, knows_name, spec, &value, why, sizeof why) && strcmp(why, "it divides by 0") != 0)
+    if (!has_value(spec, rule, why, sizeof why))
       return purr__fail(b->err, PURR_STATUS_PACKAGE, "%s: side %d of the grid is \"%.80s\": %s", b->variant->file, i,
                         rule, why);
     if (purr__grid_evaluate(rule, knows_nothing, NULL, &value, why, sizeof why) && value < 1)
@@ -139,6 +162,20 @@ static purr_status_t check_grid(const builder_t *b) {
                         rule);
   }
   return PURR_STATUS_OK;
+}
+
+/* From 3.6 on a cluster is compiled in; before, the launch makes it. */
+static purr_status_t check_cluster(const builder_t *b) {
+  enum { FIRST_COMPILED_IN = 306 };
+  const int *cluster = b->variant->entry.cluster;
+  if (b->variant->spec->version < FIRST_COMPILED_IN || b->kernel->cluster[0] != 0 ||
+      cluster[0] * cluster[1] * cluster[2] == 1)
+    return PURR_STATUS_OK;
+  return purr__fail(b->err, PURR_STATUS_PACKAGE,
+                    "%s: kernel %.100s is to run in clusters of %d x %d x %d blocks, but is not compiled for clusters, "
+                    "as Triton %s would have done",
+                    b->variant->file, b->kernel->name, cluster[0], cluster[1], cluster[2],
+                    b->variant->spec->version_text);
 }
 
 /* Everything but the arguments is known: lists the parameters and holds them against the image. */
@@ -155,6 +192,7 @@ static purr_status_t list_params(builder_t *b) {
   for (int i = 0; i < v->spec->num_arguments && status == PURR_STATUS_OK; i++) status = add_argument(b, i);
   if (status == PURR_STATUS_OK) status = add_hidden(b);
   if (status == PURR_STATUS_OK) status = check_grid(b);
+  if (status == PURR_STATUS_OK) status = check_cluster(b);
   count_promises(v);
   v->registers = b->kernel->registers;
   v->stack_bytes = b->kernel->stack_bytes;

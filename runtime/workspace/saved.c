@@ -21,6 +21,8 @@ purr_status_t purr_saved_create(const purr_plan_t *plan, void *memory, uint64_t 
   if ((uintptr_t)memory % PURR__MEMORY_ALIGNMENT != 0)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the saved memory is at %p; it must be %d-byte aligned",
                       memory, PURR__MEMORY_ALIGNMENT);
+  status = purr__plan_check_memory(plan, memory, "the saved memory", err);
+  if (status != PURR_STATUS_OK) return status;
   void *object;
   status = purr__object_create(plan->object.context, PURR__SAVED, sizeof(purr_saved_t), saved_free, &object, err);
   if (status != PURR_STATUS_OK) return status;

@@ -27,9 +27,10 @@ static purr_status_t check_desc(const purr_plan_t *plan, const purr_group_t *gro
   if ((uintptr_t)desc->memory % PURR__MEMORY_ALIGNMENT != 0)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace memory is at %p; it must be %d-byte aligned",
                       desc->memory, PURR__MEMORY_ALIGNMENT);
+  purr_status_t status = purr__plan_check_memory(plan, desc->memory, "the workspace memory", err);
   if (desc->bytes < plan->ws_bytes) desc->bytes = plan->ws_bytes;
   if (desc->symmetric_bytes < plan->sym_bytes) desc->symmetric_bytes = plan->sym_bytes;
-  return PURR_STATUS_OK;
+  return status;
 }
 
 static purr_status_t allocate_own(purr_workspace_t *workspace, const purr_workspace_desc_t *desc, purr_error_t *err) {
@@ -101,10 +102,8 @@ void purr_workspace_destroy(purr_workspace_t *workspace) { purr__object_release(
 purr_status_t purr__workspace_acquire(purr_workspace_t *workspace, const purr_plan_t *plan, purr_error_t *err) {
   purr_status_t status = purr__check(workspace, PURR__WORKSPACE, err);
   if (status != PURR_STATUS_OK) return status;
-  if (workspace->object.context != plan->object.context)
-    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace and the plan belong to different contexts");
-  if (workspace->plan->device != plan->device)
-    return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace is on another device than the plan");
+  status = purr__plan_check_place(plan, workspace->plan, "the workspace", err);
+  if (status != PURR_STATUS_OK) return status;
   if (workspace->group->num_ranks != plan->layer.num_ranks)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "the workspace belongs to %d ranks, the plan is for %d",
                       workspace->group->num_ranks, plan->layer.num_ranks);

@@ -46,7 +46,12 @@ refuses 'the first key of a manifest must be "format"' inspect "$work/package"
 # Kernels that Triton compiled: a package, a folder of its cache, one file.
 triton=$SOURCE_DIR/tests/data/triton/3.6.0
 run 0 inspect "$triton/package"
-says out "6 arguments of add_kernel"
+says out "6 arguments"
+# By the name that --kernel takes; its entry in the image may be another.
+run 0 inspect "$triton/stages"
+grep -q "^  gpt_oss_kernel .* 13 arguments, entry swiglu_kernel$" "$work/out" || complain "gpt_oss_kernel is not listed"
+run 0 inspect "$triton/stages" --json
+json_is 'sorted(k["name"] for i in o["images"] for k in i["kernels"])[1], [k["entry"] for i in o["images"] for k in i["kernels"] if k["name"] == "gpt_oss_kernel"]' "('gpt_oss_kernel', ['swiglu_kernel'])"
 run 0 inspect "$triton/package" --json
 json_is '[a["name"] for i in o["images"] for k in i["kernels"] for a in k["triton"]["arguments"]][:2]' "['x_ptr', 'y_ptr']"
 refuses "--kernel picks a Triton kernel of a package or folder, but $SOURCE_DIR/configs/qwen3_30b.yaml is taken for a \

@@ -20,7 +20,7 @@ refuses "/nowhere" plan /nowhere/layer.yaml
 refuses "a CONFIG is needed" plan
 refuses "--sms takes a whole number from 1 to 65536, not '0'" plan "$configs/kimi_k2.yaml" --sms 0
 refuses "--backend takes one of auto, host, staged, mega, not 'gpu'" plan "$configs/kimi_k2.yaml" --backend gpu
-refuses "--device names a GPU, but the layer is planned for backend 'host'" \
+refuses "--device names a GPU, but backend 'host', which uses none, was asked for" \
   plan "$configs/kimi_k2.yaml" --backend host --device 0
 
 need_python

@@ -116,7 +116,7 @@ refuses "--devices names 3 GPUs for 2 ranks" run "$layer" --tokens 4 --ranks 2 -
 refuses "NO_DEVICE" run "$layer" --tokens 4 --ranks 2 --devices 0,1023
 refuses "NO_DEVICE" run "$layer" --tokens 4 --ranks 2 --devices 1023 --backend staged
 refuses "" run "$layer" --tokens 4 --devices 0 --backward
-refuses "--devices names GPUs" verify --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --backend host --devices 1023 \
+refuses "--devices names a GPU" verify --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --backend host --devices 1023 \
   --capture "$SOURCE_DIR/tests/data/qwen3-moe/capture.safetensors"
 
 # A checkpoint's layer, with the model's own router: it chose what was captured.
@@ -146,4 +146,20 @@ PYTHON
 done
 run 0 run --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --tokens 16 --json
 json_is 'o["routing"], o["layer"]["num_experts"]' "('checkpoint', 16)"
+
+# The layer that is taken by default has a number; so has one behind dense layers.
+json_is 'o["layer_idx"]' 0
+json_is 'o["forward"]["phases_s"]["sum"] > 0, o["library_peak_device_bytes"]' "(True, 0)"
+run 0 run --checkpoint "$SOURCE_DIR/tests/data/deepseek-v3" --tokens 16
+says out "decoder layer   1"
+
+# On a GPU: memory of both sides, and no times of phases.
+if [ -n "${EMULATED_CUDA_FOLDER:-}" ]; then
+  export LD_LIBRARY_PATH=$EMULATED_CUDA_FOLDER FAKE_CUDA="sms=4 memory_gib=4"
+  run 0 run --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --tokens 16 --backend staged --json
+  json_is 'o["forward"]["phases_s"], o["library_peak_device_bytes"] > o["memory_of_a_rank"]["weight_bytes"]' "(None, True)"
+  run 0 run --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --tokens 16 --backend staged
+  says out "library, all ranks, peak on GPUs"
+  says out "library, all ranks, peak on the host"
+fi
 finish

@@ -41,7 +41,7 @@ run 0 verify --checkpoint "$qwen" --capture "$qwen/capture.safetensors" --json
 json_is 'o["layer_idx"]' 1
 edit "$qwen/capture.safetensors" "$work/c" no_metadata
 run 1 verify --checkpoint "$qwen" --capture "$work/c" --json
-json_is 'o["layer_idx"]' None
+json_is 'o["layer_idx"]' 0
 
 # A check that fails: exit code 1, and the table names the tensor.
 verify 1 "$capture" --tolerance 1e-6

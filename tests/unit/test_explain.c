@@ -136,19 +136,20 @@ static void every_byte_is_listed(void) {
 static void reasons(void) {
   static const struct {
     const char *keys, *says[3];
-  } cases[] = {{"activation_memory: full\n", {"g and u of all ", "nothing is computed again"}},
-               {"activation_memory: none\n", {"g and u of no row; backward computes all "}},
-               /* 512 bytes a row of g and u: room for 1024 rows, two macrobatches of 512 */
-               {"activation_memory: 600KiB\nmacrobatch_rows: 512\n",
-                {"g and u of the first 1024 rows, 524288 bytes: 2 of 17 macrobatches", "the others again"}},
-               {"minibatch_rows: 128\nmacrobatch_rows: 512\n", {"taken: 128, as the config says"}},
-               {"macrobatch_rows: 512\n", {"taken: 256, half of the macrobatch", "the ring holds 512 rows"}},
-               {"minibatch_rows: 4096\nmax_tokens: 512\n", {"taken: 768, half of the macrobatch"}},
-               {"max_tokens: 1000000\nmacrobatch_rows: 1280000\n",
-                {"2 * 130 * 128 * 256 / 256 = 33280 rows with N = min(2I, H); taken: 33280\n",
-                 "2 * 130 * 128 * 256 / 128 = 66560 rows with N = min(I, H); taken: 66560\n"}},
-               {"num_ranks: 2\nnum_comm_sms: 16\n", {"16 SMs, as the config says"}},
-               {"swiglu_limit: 7\n", {"swiglu_limit       7\n"}}};
+  } cases[] = {
+      {"activation_memory: full\n", {"g and u of all ", "nothing is computed again"}},
+      {"activation_memory: none\n", {"g and u of no row; backward computes all "}},
+      /* 512 bytes a row of g and u: room for 1024 rows, two macrobatches of 512 */
+      {"activation_memory: 600KiB\nmacrobatch_rows: 512\n",
+       {"g and u of the first 1024 rows, 524288 bytes: 2 of 17 macrobatches", "the others again"}},
+      {"minibatch_rows: 128\nmacrobatch_rows: 512\n", {"taken: 128, as the config says"}},
+      {"macrobatch_rows: 512\n", {"taken: 256, half of the macrobatch", "the ring holds 512 rows"}},
+      {"minibatch_rows: 4096\nmax_tokens: 512\n", {"taken: 768, half of the macrobatch"}},
+      {"max_tokens: 1000000\nmacrobatch_rows: 1280000\n",
+       {"2 * 130 * 128 * 256 / 256 = 33280 rows with N = min(2I, H); taken: 33280\n",
+        "2 * 130 * 128 * 256 / 128 = 66560 rows with N = min(I, H); taken: 66560\n"}},
+      {"num_ranks: 2\nnum_comm_sms: 16\n", {"Communication: the threads of each rank move its rows themselves"}},
+      {"swiglu_limit: 7\n", {"swiglu_limit       7\n"}}};
   purr_plan_desc_t desc = PURR_PLAN_DESC_INIT;
   desc.num_sms = 130;
   desc.backend = PURR_BACKEND_HOST;

@@ -113,7 +113,7 @@ static void refused_manifests(void) {
       {PURR_STATUS_PACKAGE, "sm_90a", "sm_80", "a block has at most 166912 on devices that run sm_80 images"},
       {PURR_STATUS_PACKAGE, "sm_90a", "sm_120f", "a block has at most 101376 on devices that run sm_120f images"},
       {PURR_STATUS_PACKAGE, "\"threads\": 256", "\"threads\": 0", "threads is 0; allowed are whole numbers from 1"},
-      {PURR_STATUS_PACKAGE, "[2, 1, 1]", "[2, 1]", "cluster is ']'"},
+      {PURR_STATUS_PACKAGE, "[2, 1, 1]", "[2, 1]", "cluster has 2 entries; it needs 3"},
       {PURR_STATUS_PACKAGE, "[2, 1, 1]", "[8, 4, 1]", "the cluster of purr_gate_up has 32 blocks; allowed are 16"},
       {PURR_STATUS_PACKAGE, "\"purr_gate_up\"", "\"\"", "entry is \"\""},
       {PURR_STATUS_PACKAGE, "\"purr_gate_up\"", "\"a b\"", "entry is \"a b\""},

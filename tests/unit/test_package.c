@@ -271,8 +271,21 @@ static void search_order(void) {
   ASSERT_STATUS(PURR_STATUS_PACKAGE, purr__packages_get(context, &list, &err));
   CU_ASSERT(says(&err, "many/b/manifest.json:1:2: the first key"));
   test_package_fill(&b, "folder-b", "sm_80");
+  /* A folder beside packages that is none is passed over, and the others are there all the same. */
+  test_folder_t other = test_folder_add(&many, "nothing");
+  test_folder_write_text(&other, "readme.txt", "no package");
   ASSERT_OK(purr__packages_get(context, &list, &err));
   CU_ASSERT_EQUAL(list->count, 5);
+  CU_ASSERT_EQUAL_FATAL(list->num_passed_over, 1);
+  CU_ASSERT_STRING_EQUAL(list->passed_over[0], other.path);
+  char text[8192];
+  char words[8192];
+  snprintf(words, sizeof words, "passed over, without a manifest.json: %s\n", other.path);
+  ASSERT_OK(purr_context_diagnose(context, PURR_FORMAT_TEXT, text, sizeof text, NULL, NULL, &err));
+  CU_ASSERT_PTR_NOT_NULL(strstr(text, words));
+  snprintf(words, sizeof words, "\"passed_over\": [\"%s\"]", other.path);
+  ASSERT_OK(purr_context_diagnose(context, PURR_FORMAT_JSON, text, sizeof text, NULL, NULL, &err));
+  CU_ASSERT_PTR_NOT_NULL(strstr(text, words));
   purr_context_destroy(context);
   test_folder_remove(&folder);
 }

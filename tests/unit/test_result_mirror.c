@@ -33,7 +33,7 @@ static void tear_down(void) {
 static void begin_call(void) {
   purr__result_start(result);
   ASSERT_OK(purr__device_enter(device, &err));
-  ASSERT_OK(purr__result_mirror(result, device, LOCAL_EXPERTS, EXPERTS, NULL, &err));
+  ASSERT_OK(purr__result_mirror(result, device, LOCAL_EXPERTS, EXPERTS, 0, NULL, &err));
   purr__device_leave(device);
 }
 

@@ -236,6 +236,8 @@ static void wrong_arguments_are_refused(void) {
   tensor.dtype = PURR_DTYPE_FP32;
   ASSERT_OK(purr_launcher_set_tensor(launcher, 0, &tensor, 0, &err));
   ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "flags is 0x8", purr_launcher_set_tensor(launcher, 0, &tensor, 8, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "takes no flags: they are for descriptors",
+              purr_launcher_set_tensor(launcher, 0, &tensor, PURR_DESCRIPTOR_NAN, &err));
   set_add_arguments(launcher);
   ASSERT_OK(purr_launcher_set_grid(launcher, 1, 1, 1, &err));
   ASSERT_OK(purr_launcher_unset(launcher, 3, &err));
@@ -576,6 +578,9 @@ static void host_pointers_are_refused(void) {
   CU_ASSERT(says("which is host memory that device 0 (Fake GPU A) cannot reach"));
   purr_tensor_t tensor = {sizeof tensor, PURR_DTYPE_FP32, 1, 0, host, NULL, {64}, {0}, NULL};
   ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr_launcher_set_tensor(launcher, 1, &tensor, 0, &err));
+  ASSERT_OK(purr_launcher_set_scratch(launcher, memory, 64, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_ARGUMENT, "the scratch memory of kernel add_kernel is at 0x",
+              purr_launcher_set_scratch(launcher, host, 64, &err));
   fake->reaches_host_memory = 1; /* Grace, or a kernel that moves pages */
   ASSERT_OK(purr_launcher_set_pointer(launcher, 0, host, &err));
   purr__device_release(device, memory, 64);

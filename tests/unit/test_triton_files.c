@@ -86,7 +86,13 @@ static void refused_metadata(void) {
       {"\"num_warps\": 4", "\"num_warps\": 8", PURR_STATUS_PACKAGE,
        "is compiled for blocks of 128 x 1 x 1 threads, but num_warps is 8 (256 threads)"},
       {"\"num_warps\": 4", "\"num_warps\": 33", PURR_STATUS_PACKAGE, "num_warps is 33"},
-      {"\"num_ctas\": 1", "\"num_ctas\": 2", PURR_STATUS_OK, ""}, /* a cluster that is not compiled in */
+      {"\"num_ctas\": 1", "\"num_ctas\": 2", PURR_STATUS_PACKAGE,
+       "is to run in clusters of 2 x 1 x 1 blocks, but is not compiled for clusters, as Triton 3.6.0 would have done"},
+      {"\"warp_size\": 32", "\"warp_size\": 64", PURR_STATUS_PACKAGE, "warp_size is 64"},
+      {"\"arch\": 90, \"warp_size\": 32", "\"arch\": 90, \"warp_size\": 64", PURR_STATUS_PACKAGE,
+       "target.warp_size is 64"},
+      {"\"global_scratch_align\": 1", "\"global_scratch_align\": 0", PURR_STATUS_PACKAGE, "global_scratch_align is 0"},
+      {"\"global_scratch_align\": 1", "\"global_scratch_align\": null", PURR_STATUS_OK, ""},
       {"\"num_ctas\": 1", "\"num_ctas\": 17", PURR_STATUS_PACKAGE, "num_ctas is 17"},
       {"\"backend\": \"cuda\"", "\"backend\": \"hip\"", PURR_STATUS_PACKAGE, "target.backend is \"hip\"; allowed is"},
       {"\"arch\": 90", "\"arch\": 80", PURR_STATUS_INCOMPATIBLE_BINARY,
@@ -136,6 +142,17 @@ static void refused_metadata(void) {
   check("a cluster of four", open_pair(text, strlen(text), &old_cubin, NULL), PURR_STATUS_PACKAGE,
         "cluster_dims is 2 x 2 x 1, but num_ctas is 2");
   free(text);
+  static const char *const lengths[][2] = {{"[]", "cluster_dims has 0 entries; it needs 3"},
+                                           {"[2]", "cluster_dims has 1 entries; it needs 3"},
+                                           {"[2, 1, 1, 1]", "cluster_dims has more than 3 entries"},
+                                           {"[2, [], 1]", "cluster_dims is an array; allowed are whole numbers"}};
+  for (int i = 0; i < 4; i++) {
+    char dims[64];
+    snprintf(dims, sizeof dims, "\"cluster_dims\": %s", lengths[i][0]);
+    text = edited(&old, "\"cluster_dims\": [2, 1, 1]", dims);
+    check(dims, open_pair(text, strlen(text), &old_cubin, NULL), PURR_STATUS_PACKAGE, lengths[i][1]);
+    free(text);
+  }
   free(json.data), free(cubin.data), free(old.data), free(old_cubin.data);
 }
 
@@ -259,6 +276,20 @@ static void refused_manifests(void) {
       {"\"scratch_bytes\": 0", "\"scratch_bytes\": -1", PURR_STATUS_PACKAGE, "scratch_bytes is -1"},
       {"cdiv(n, BLOCK)", "cdiv(m, BLOCK)", PURR_STATUS_PACKAGE, "'m' is no integer argument"},
       {"cdiv(n, BLOCK)", "system(n, 1)", PURR_STATUS_PACKAGE, "'system' is no function"},
+      {"cdiv(n, BLOCK)", "cdiv(x_ptr, BLOCK)", PURR_STATUS_PACKAGE, "'x_ptr' is no integer argument"},
+      {"cdiv(n, BLOCK)", "cdiv(n, scale)", PURR_STATUS_PACKAGE, "'scale' is no integer argument"},
+      {"cdiv(n, BLOCK)", "n / 0", PURR_STATUS_PACKAGE, "it divides by 0"},
+      {"cdiv(n, BLOCK)", "cdiv(n, BLOCK - 1024)", PURR_STATUS_PACKAGE, "it divides by 0"},
+      {"cdiv(n, BLOCK)", "n % (n - n)", PURR_STATUS_PACKAGE, "it divides by 0"},
+      {"cdiv(n, BLOCK)", "n / (n - 5)", PURR_STATUS_OK, ""}, /* for some n it does */
+      {"\"cdiv(n, BLOCK)\",", "", PURR_STATUS_PACKAGE, "grid has 2 entries; it needs 3"},
+      {"\"cdiv(n, BLOCK)\",", "\"cdiv(n, BLOCK)\", \"1\",", PURR_STATUS_PACKAGE, "grid has more than 3 entries"},
+      {"\"cdiv(n, BLOCK)\",", "1,", PURR_STATUS_PACKAGE, "a side of the grid is a number"},
+      {"\"role\": \"triton\"", "\"role\": \"gate_up\"", PURR_STATUS_PACKAGE,
+       "has the key \"triton\" and role \"gate_up\"; kernels of Triton's have role \"triton\""},
+      {"\"role\": \"triton\"", "\"role\": \"something\"", PURR_STATUS_PACKAGE, "and role \"something\""},
+      {"\"cluster\": [\n      1,", "\"cluster\": [\n      2,", PURR_STATUS_PACKAGE,
+       "is to run in clusters of 2 x 1 x 1 blocks, but is not compiled for clusters"},
       {"\"threads\": 128", "\"threads\": 64", PURR_STATUS_PACKAGE, "but the manifest says 64"},
       {"\"params_bytes\": 48", "\"params_bytes\": 40", PURR_STATUS_PACKAGE,
        "bytes of parameters, but the manifest says"},

@@ -339,11 +339,13 @@ purr_status_t purr__staged_run_forward(const purr__forward_call_t *call,
                       call->base.plan->name);
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
-  if (call->saved != NULL) call->saved->filled = false;
   status = check_places(call, err);
+  if (status == PURR_STATUS_OK) status = purr__staged_start_call(&call->base, err);
+  if (status == PURR_STATUS_OK && call->saved != NULL) call->saved->filled = false;
   if (status == PURR_STATUS_OK)
     status = purr__result_mirror(call->base.result, device, call->base.plan->num_local_experts,
-                                 call->base.plan->layer.num_experts, call->base.stream, err);
+                                 call->base.plan->layer.num_experts, call->base.workspace->group->rank,
+                                 call->base.stream, err);
   if (status == PURR_STATUS_OK) status = enqueue(call, err);
   purr__device_leave(device);
   if (status == PURR_STATUS_OK && call->saved != NULL) {
@@ -385,6 +387,7 @@ purr_status_t purr__staged_run_schedule(const purr__schedule_call_t *call, const
   status = purr__staged_check_stream(&call->base, err);
   if (status == PURR_STATUS_OK && call->base.num_tokens > 0)
     status = purr__device_check_pointer(device, call->topk_ids.data, "topk_ids", err);
+  if (status == PURR_STATUS_OK) status = purr__staged_start_call(&call->base, err);
   if (status == PURR_STATUS_OK) status = enqueue_schedule(call, &table, order, err);
   purr__device_leave(device);
   return status;

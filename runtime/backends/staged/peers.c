@@ -100,7 +100,7 @@ purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t 
 
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err) {
   const purr_workspace_t *workspace = call->workspace;
-  if (call->stream == NULL && purr__staged_num_on_device(workspace) > 1)
+  if ((uintptr_t)call->stream <= CU_STREAM_LEGACY && purr__staged_num_on_device(workspace) > 1)
     return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
                       "rank %d shares its device with another rank and was given the default stream; such ranks wait "
                       "for each other, so each needs a stream of its own (purr_stream_create)",
@@ -110,4 +110,11 @@ purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *
     if (status != PURR_STATUS_OK) return status;
   }
   return purr__device_check_stream(call->plan->device, call->stream, err);
+}
+
+purr_status_t purr__staged_start_call(const purr__call_t *call, purr_error_t *err) {
+  enum { NUM_BARRIERS = 2 }; /* of a forward, and of the building of a schedule */
+  purr_group_t *group = call->workspace->group;
+  if (group->num_ranks == 1) return PURR_STATUS_OK;
+  return group->ops->start_call(group, call->workspace->symmetric, call->stream, NUM_BARRIERS, err);
 }

@@ -97,6 +97,8 @@ purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t 
                                    purr__device_status_t *found, purr_error_t *err);
 /* The group is whole; the caller's stream belongs to the device, and is its own where ranks share one. Entered. */
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err);
+/* The last of the checks: the call is going to be enqueued, in a stream in which no other rank waits. Entered. */
+purr_status_t purr__staged_start_call(const purr__call_t *call, purr_error_t *err);
 
 /* ---- stages.c: kernels of Triton's in the place of stages ---- */
 /* One product of the routed experts: c of the problem, or another place for it. */

@@ -141,11 +141,7 @@ purr_status_t purr__staged_fill_weights(const purr_weights_t *weights, purr__sta
   const bool with_maps = plan->kernels.gate_up_tma != NULL || plan->kernels.down_tma != NULL;
   purr_status_t status = purr__device_enter(plan->device, err);
   if (status != PURR_STATUS_OK) return status;
-  const purr__view_t *const first[] = {&weights->views.gate, &weights->views.up, &weights->views.down};
-  static const char *const names[] = {"weights.gate", "weights.up", "weights.down"};
-  for (int i = 0; i < 3 && status == PURR_STATUS_OK; i++)
-    status = purr__device_check_pointer(plan->device, purr__view_slice(first[i], 0, 2), names[i], err);
-  if (status == PURR_STATUS_OK) status = prepare_routed(weights, staged, with_maps, err);
+  status = prepare_routed(weights, staged, with_maps, err);
   if (status == PURR_STATUS_OK) status = prepare_shared(weights, staged, with_maps, err);
   purr__device_leave(plan->device);
   return status;
