@@ -3,6 +3,7 @@
 #include "package/package.h"
 #include "plan/plan.h"
 #include "plan/stages.h"
+#include "plan/units.h"
 
 /* ---- what both forms need ---- */
 
@@ -142,10 +143,6 @@ static void add_batches(purr__text_t *text, const purr_plan_t *plan) {
                  (long long)plan->macrobatch_rows, (long long)num_batches, num_batches == 1 ? "" : "es");
 }
 
-/* SMs of the megakernel that pull rows where the config leaves it open and ranks are on several devices:
- * backends/mega/forward.c, num_pull_blocks. */
-#define NUM_PULL_SMS 8
-
 static void add_communication(purr__text_t *text, const purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   purr__text_add(text, "Communication: ");
@@ -159,7 +156,8 @@ static void add_communication(purr__text_t *text, const purr_plan_t *plan) {
     purr__text_add(text, "%lld SMs pull rows of all ranks, as the config says, in pairs\n\n",
                    (long long)(layer->num_comm_sms + 1) / 2 * 2);
   else
-    purr__text_add(text, "%d SMs pull rows of all ranks, none where all ranks are on one device\n\n", NUM_PULL_SMS);
+    purr__text_add(text, "%d SMs pull rows of all ranks, none where all ranks are on one device\n\n",
+                   PURR__NUM_PULL_SMS);
 }
 
 static void add_kept(purr__text_t *text, const purr_plan_t *plan) {
@@ -288,7 +286,7 @@ static void add_json_batches(purr__text_t *text, const purr_plan_t *plan) {
   add_json_count(text, "num_macrobatches", is_cut && !is_mega ? num_macrobatches(plan, plan->max_rows) : -1);
   int64_t num_comm_sms = 0;
   if (is_mega && plan->layer.num_ranks > 1)
-    num_comm_sms = plan->layer.num_comm_sms > 0 ? (plan->layer.num_comm_sms + 1) / 2 * 2 : NUM_PULL_SMS;
+    num_comm_sms = plan->layer.num_comm_sms > 0 ? (plan->layer.num_comm_sms + 1) / 2 * 2 : PURR__NUM_PULL_SMS;
   add_json_count(text, "num_comm_sms", plan->backend == PURR_BACKEND_HOST ? -1 : num_comm_sms);
 }
 

@@ -5,6 +5,10 @@
 #include "kernels/layout.h"
 #include "plan/plan.h"
 
+/* SMs that pull rows from other devices, where the layer leaves their number open: eight bring what NVLink can
+ * (kernels/README.md, Transport). */
+#define PURR__NUM_PULL_SMS 8
+
 /* How the units of a call with `num_tokens` tokens are cut and ordered; without the addresses. */
 purr__unit_order_t purr__unit_order_of(const purr_plan_t *plan, int64_t num_tokens, int32_t tile_rows);
 

@@ -3,9 +3,6 @@
 #include "backends/mega/mega.h"
 #include "plan/units.h"
 
-/* SMs that pull rows from other devices: eight bring what NVLink can (kernels/README.md, Transport). */
-#define NUM_PULL_SMS 8
-
 /* Longer than any wait inside takes: past it the kernel has a fault, which it reports. */
 #define WAIT_LIMIT_NS 10000000000ll
 
@@ -82,7 +79,7 @@ static int32_t num_pull_blocks(const purr__call_t *call) {
   const purr_layer_desc_t *layer = &call->plan->layer;
   if (layer->num_ranks == 1) return 0;
   int64_t num = layer->num_comm_sms;
-  if (num == 0) num = purr__staged_num_on_device(call->workspace) == layer->num_ranks ? 0 : NUM_PULL_SMS;
+  if (num == 0) num = purr__staged_num_on_device(call->workspace) == layer->num_ranks ? 0 : PURR__NUM_PULL_SMS;
   return (int32_t)purr__min((num + 1) & ~1, (num_blocks(call) - 2) & ~1);
 }
 
