@@ -260,7 +260,7 @@ void Machine::run_cluster(Grid &grid, Cluster &cluster) {
         running.sleep--;
         continue;
       }
-      if (random() % 1024 == 0) running.sleep = random() % 512;
+      if (random() % 4096 == 0) running.sleep = random() % 512;
       const size_t end = std::min(warp * 32 + 32, block->threads.size());
       for (size_t t = warp * 32; t < end; t++) {
         Thread &thread = *block->threads[t];

@@ -184,7 +184,7 @@ static void *member_step(void *arg) {
 
 /* ---- the same bits on any number of ranks ---- */
 
-enum { STEPS = 1000, EMULATED_STEPS = 8 };
+enum { STEPS = 1000, EMULATED_STEPS = 6 };
 static int num_steps(void) { return test_is_emulated() ? EMULATED_STEPS : STEPS; }
 
 typedef struct long_run {
