@@ -69,14 +69,26 @@ static purr_status_t check_pin(const purr_plan_t *plan, const purr__kernel_t *ke
                     digest);
 }
 
+/* The kernel of this role, and of this name where it is not NULL. */
+static purr_status_t find_kernel(const purr_plan_t *plan, const purr__kernels_t *kernels, const char *role,
+                                 const char *entry, size_t params_bytes, const purr__kernel_t **out_kernel,
+                                 purr_error_t *err) {
+  const purr__shape_t shape = shape_of(plan);
+  const purr__kernel_need_t need = {.role = role,
+                                    .params_version = PURR__KERNEL_LAYOUT,
+                                    .params_bytes = (int)params_bytes,
+                                    .shape = &shape,
+                                    .entry = entry};
+  return purr__kernels_find(kernels, &need, out_kernel, err);
+}
+
 /* The kernels of the staged backend. Those that need the copy engine may be missing. */
 static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_t *kernels, purr_error_t *err) {
-  const purr__shape_t shape = shape_of(plan);
   const bool promotes = longest_sum(plan) > MOST_UNPROMOTED_PRODUCTS;
   plan->kernels.promotes = promotes;
   const struct {
     const char *role;
-    uint64_t params_bytes;
+    size_t params_bytes;
     const purr__kernel_t **kernel;
     bool is_optional;
   } needs[] = {
@@ -92,11 +104,8 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
       {promotes ? "down_tma_promoted" : "down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
   };
   for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
-    const purr__kernel_need_t need = {.role = needs[i].role,
-                                      .params_version = PURR__KERNEL_LAYOUT,
-                                      .params_bytes = (int)needs[i].params_bytes,
-                                      .shape = &shape};
-    purr_status_t status = purr__kernels_find(kernels, &need, needs[i].kernel, needs[i].is_optional ? NULL : err);
+    purr_status_t status = find_kernel(plan, kernels, needs[i].role, NULL, needs[i].params_bytes, needs[i].kernel,
+                                       needs[i].is_optional ? NULL : err);
     if (status != PURR_STATUS_OK && needs[i].is_optional) {
       *needs[i].kernel = NULL;
       continue;
@@ -176,18 +185,11 @@ static purr_status_t check_mega(const purr_plan_t *plan, purr_error_t *err) {
   return PURR_STATUS_OK;
 }
 
-/* The kernel of this role, and of this name where it is not NULL. */
 static purr_status_t find_mega_kernel(const purr_plan_t *plan, const char *role, const char *entry, size_t params_bytes,
                                       const purr__kernel_t **out_kernel, purr_error_t *err) {
-  const purr__shape_t shape = shape_of(plan);
-  const purr__kernel_need_t need = {.role = role,
-                                    .params_version = PURR__KERNEL_LAYOUT,
-                                    .params_bytes = (int)params_bytes,
-                                    .shape = &shape,
-                                    .entry = entry};
   const purr__kernels_t *kernels = NULL;
   purr_status_t status = purr__kernels_get(plan->device, &kernels, err);
-  if (status == PURR_STATUS_OK) status = purr__kernels_find(kernels, &need, out_kernel, err);
+  if (status == PURR_STATUS_OK) status = find_kernel(plan, kernels, role, entry, params_bytes, out_kernel, err);
   return status == PURR_STATUS_OK ? check_pin(plan, *out_kernel, err) : status;
 }
 
