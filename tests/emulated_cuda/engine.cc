@@ -64,7 +64,6 @@ std::shared_ptr<Grid> copy_of(const Grid &from) {
   grid->block = from.block;
   grid->cluster = from.cluster;
   grid->shared_bytes = from.shared_bytes;
-  grid->is_cooperative = from.is_cooperative;
   return grid;
 }
 
@@ -76,7 +75,7 @@ bool advance(Stream &stream) {
       memmove(work.to, work.from, work.bytes);
       return true;
     case Work::kSet:
-      if (work.value > 0xFF || work.count == 4)
+      if (work.count == 4) /* bytes of an element */
         for (size_t i = 0; i < work.bytes / 4; i++) static_cast<uint32_t *>(work.to)[i] = work.value;
       else
         memset(work.to, (int)work.value, work.bytes);
@@ -185,12 +184,11 @@ int engine_launch(void *stream, int device, const engine_launch_t *launch, void 
   grid->block = {launch->block[0], launch->block[1], launch->block[2]};
   grid->cluster = launch->cluster[0] > 0 ? launch->cluster[0] : kernel->cluster;
   grid->shared_bytes = launch->shared_bytes;
-  grid->is_cooperative = launch->is_cooperative != 0;
   const int resident = engine->machine->num_sms() * Machine::blocks_per_sm(grid->block.count(), grid->shared_bytes);
   if (grid->grid.count() == 0 || grid->block.count() == 0 || grid->grid.x % grid->cluster != 0 || resident == 0 ||
       (int)grid->cluster > engine->machine->num_sms())
     return ENGINE_INVALID;
-  if (grid->is_cooperative && (int)grid->grid.count() > resident) return ENGINE_TOO_LARGE;
+  if (launch->is_cooperative && (int)grid->grid.count() > resident) return ENGINE_TOO_LARGE;
   Work work(Work::kLaunch);
   work.grid = std::move(grid);
   add(stream, std::move(work));

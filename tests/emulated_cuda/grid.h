@@ -25,7 +25,6 @@ struct Grid {
   Dim grid, block;
   unsigned cluster = 1;
   size_t shared_bytes = 0;
-  bool is_cooperative = false;
 
   unsigned next_block = 0;                        /* that has not begun */
   std::vector<std::unique_ptr<Cluster>> clusters; /* that run */
