@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "purr.h"
+#include "support/main.h"
 
 enum { FAKE_CUDA_MAX_DEVICES = 8, FAKE_CUDA_MAX_LAUNCHES = 256, FAKE_CUDA_MAX_PARAMS = 64 };
 
@@ -70,5 +71,12 @@ typedef struct fake_cuda {
 fake_cuda_t *fake_cuda_open(void);
 /* A context whose driver is the fake one; NULL when it cannot be made. */
 purr_context_t *fake_cuda_context(void);
+/* Opens both and plans the layer on a device of compute capability `cc`. `desc` may be NULL. The context is made also
+ * where the plan is not. */
+purr_status_t fake_cuda_plan(const purr_layer_desc_t *layer, const purr_plan_desc_t *desc, int cc,
+                             fake_cuda_t **out_fake, purr_context_t **out_context, purr_plan_t **out_plan,
+                             purr_error_t *err);
+/* purr_test_main for tests that need the package of this build: skips them where it has no GPU kernels. */
+int fake_cuda_test_main(const char *suite, const purr_test_t *tests);
 
 #endif

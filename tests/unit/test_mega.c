@@ -33,16 +33,7 @@ static purr_status_t open_plan(int32_t backend, int cc, int32_t num_ranks) {
                                    .max_tokens = max_tokens,
                                    .backend = backend};
   const purr_plan_desc_t desc = {.struct_size = sizeof desc, .num_ranks = num_ranks};
-  purr_config_t *config = NULL;
-  plan = NULL;
-  err = (purr_error_t)PURR_ERROR_INIT;
-  fake = fake_cuda_open();
-  fake->cc[0] = cc;
-  context = fake_cuda_context();
-  purr_status_t status = purr_config_create(context, &layer, &config, &err);
-  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, &desc, &plan, &err);
-  purr_config_destroy(config);
-  return status;
+  return fake_cuda_plan(&layer, &desc, cc, &fake, &context, &plan, &err);
 }
 
 static purr_tensor_t matrix(int64_t offset, int32_t dtype, int64_t rows, int64_t columns) {
@@ -406,25 +397,17 @@ static void laid_out_again(void) {
 }
 
 int main(void) {
-  hidden = inner = 64;
-  const purr_status_t status = open_plan(PURR_BACKEND_STAGED, 90, 0);
-  purr_plan_destroy(plan);
-  purr_context_destroy(context);
-  if (status == PURR_STATUS_MISSING_KERNEL) {
-    fprintf(stderr, "skipped: %s\n", err.message);
-    return PURR_TEST_SKIPPED;
-  }
-  return purr_test_main("the mega backend",
-                        (purr_test_t[]){{"four launches", four_launches},
-                                        {"interleaved weights", interleaved_weights},
-                                        {"a schedule that was built before", a_schedule_that_was_built_before},
-                                        {"a timeline", a_timeline},
-                                        {"what is refused", what_is_refused},
-                                        {"the table of variants", the_table_of_variants},
-                                        {"the table of choices", the_table_of_choices},
-                                        {"the first row that fits", the_first_row_that_fits},
-                                        {"a variant that is not there", a_variant_that_is_not_there},
-                                        {"room for all units", room_for_all_units},
-                                        {"laid out again", laid_out_again},
-                                        {0}});
+  return fake_cuda_test_main("the mega backend",
+                             (purr_test_t[]){{"four launches", four_launches},
+                                             {"interleaved weights", interleaved_weights},
+                                             {"a schedule that was built before", a_schedule_that_was_built_before},
+                                             {"a timeline", a_timeline},
+                                             {"what is refused", what_is_refused},
+                                             {"the table of variants", the_table_of_variants},
+                                             {"the table of choices", the_table_of_choices},
+                                             {"the first row that fits", the_first_row_that_fits},
+                                             {"a variant that is not there", a_variant_that_is_not_there},
+                                             {"room for all units", room_for_all_units},
+                                             {"laid out again", laid_out_again},
+                                             {0}});
 }

@@ -17,22 +17,13 @@ static purr_plan_t *plan;
 
 /* A plan for a fake device of this compute capability, with the package that PURR_PACKAGE_PATH names. */
 static purr_status_t open_plan(int32_t backend, int cc) {
-  purr_config_t *config = NULL;
   const purr_layer_desc_t layer = {.struct_size = sizeof layer,
                                    .hidden_size = 8,
                                    .intermediate_size = 8,
                                    .num_experts = 1,
                                    .top_k = 1,
                                    .backend = backend};
-  plan = NULL;
-  err = (purr_error_t)PURR_ERROR_INIT;
-  fake = fake_cuda_open();
-  fake->cc[0] = cc;
-  context = fake_cuda_context();
-  purr_status_t status = purr_config_create(context, &layer, &config, &err);
-  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, &plan, &err);
-  purr_config_destroy(config);
-  return status;
+  return fake_cuda_plan(&layer, NULL, cc, &fake, &context, &plan, &err);
 }
 
 static void close_plan(void) {
@@ -223,18 +214,12 @@ static void on_the_host(void) {
 }
 
 int main(void) {
-  const purr_status_t status = open_plan(PURR_BACKEND_STAGED, 90);
-  close_plan();
-  if (status == PURR_STATUS_MISSING_KERNEL) {
-    fprintf(stderr, "skipped: %s\n", err.message);
-    return PURR_TEST_SKIPPED;
-  }
-  return purr_test_main("quantising on a device",
-                        (purr_test_t[]){{"an image for every architecture", an_image_for_every_architecture},
-                                        {"a pinned package", a_pinned_package},
-                                        {"one launch and nothing else", one_launch_and_nothing_else},
-                                        {"row groups", row_groups},
-                                        {"what a device does not take", what_a_device_does_not_take},
-                                        {"on the host", on_the_host},
-                                        {0}});
+  return fake_cuda_test_main("quantising on a device",
+                             (purr_test_t[]){{"an image for every architecture", an_image_for_every_architecture},
+                                             {"a pinned package", a_pinned_package},
+                                             {"one launch and nothing else", one_launch_and_nothing_else},
+                                             {"row groups", row_groups},
+                                             {"what a device does not take", what_a_device_does_not_take},
+                                             {"on the host", on_the_host},
+                                             {0}});
 }

@@ -30,16 +30,7 @@ static purr_status_t open_plan(const shape_t *shape, int32_t backend, int cc) {
                                    .top_k = K,
                                    .max_tokens = T,
                                    .backend = backend};
-  purr_config_t *config = NULL;
-  plan = NULL;
-  err = (purr_error_t)PURR_ERROR_INIT;
-  fake = fake_cuda_open();
-  fake->cc[0] = cc;
-  context = fake_cuda_context();
-  purr_status_t status = purr_config_create(context, &layer, &config, &err);
-  if (status == PURR_STATUS_OK) status = purr_plan_create(context, config, NULL, &plan, &err);
-  purr_config_destroy(config);
-  return status;
+  return fake_cuda_plan(&layer, NULL, cc, &fake, &context, &plan, &err);
 }
 
 static void close_plan(void) {
@@ -280,18 +271,10 @@ static void boxes_of_weights(void) {
 }
 
 int main(void) {
-  const shape_t shape = {64, 64, 0};
-  const purr_status_t status = open_plan(&shape, PURR_BACKEND_STAGED, 90);
-  purr_plan_destroy(plan);
-  purr_context_destroy(context);
-  if (status == PURR_STATUS_MISSING_KERNEL) {
-    fprintf(stderr, "skipped: %s\n", err.message);
-    return PURR_TEST_SKIPPED;
-  }
-  return purr_test_main("the staged backend",
-                        (purr_test_t[]){{"every GEMM has a promoted one", every_gemm_has_a_promoted_one},
-                                        {"kernels by the longest sum", kernels_by_the_longest_sum},
-                                        {"the megakernel too", the_megakernel_too},
-                                        {"boxes of weights", boxes_of_weights},
-                                        {0}});
+  return fake_cuda_test_main("the staged backend",
+                             (purr_test_t[]){{"every GEMM has a promoted one", every_gemm_has_a_promoted_one},
+                                             {"kernels by the longest sum", kernels_by_the_longest_sum},
+                                             {"the megakernel too", the_megakernel_too},
+                                             {"boxes of weights", boxes_of_weights},
+                                             {0}});
 }
