@@ -61,6 +61,7 @@ typedef struct purr__turn {
 
 enum { PURR__TURN_FIRST = 1, PURR__TURN_LAST = 2 };
 #define PURR__TURN_MAX_FIRST 4095
+#define PURR__TURN_LEFT_BITS 28 /* of the word: blocks that have still to end */
 
 /* ------------------------------------------------------------------------------------------------------- schedule */
 

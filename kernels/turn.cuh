@@ -11,7 +11,7 @@
 
 namespace turn {
 
-constexpr int kTicketShift = 40, kSignedShift = 28;
+constexpr int kTicketShift = 40, kSignedShift = PURR__TURN_LEFT_BITS;
 constexpr unsigned long long kLeftMask = (1ull << kSignedShift) - 1, kSignedMask = PURR__TURN_MAX_FIRST;
 
 /* First kernel: every block, by one thread. Whether the workspace is this call's, as far as this block can tell. When a

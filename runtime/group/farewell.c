@@ -6,7 +6,7 @@
 
 #define PATIENCE_NS 5000000000ull /* without any progress */
 #define NAP_NS 20000
-#define TURN_LEFT_MASK ((1ull << 28) - 1) /* purr__turn_t: blocks of a call that have still to end */
+#define TURN_LEFT_MASK ((1ull << PURR__TURN_LEFT_BITS) - 1)
 
 typedef struct farewell {
   const purr_group_t *group;
