@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>

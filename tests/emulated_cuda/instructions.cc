@@ -37,6 +37,7 @@ void Barrier::end_of_phase() {
   if (pending != 0 || tx != 0) return;
   phase ^= 1;
   pending = (int64_t)expected;
+  wake(*current->block->cluster, this);
 }
 
 void Barrier::arrive(int count) {
@@ -66,8 +67,8 @@ void copy_now(const std::vector<Copy> &copies) {
   }
 }
 
-void copy_pending(std::deque<std::vector<Copy>> &groups, int pending) {
-  for (; (int)groups.size() > pending; groups.pop_front()) copy_now(groups.front());
+void copy_pending(std::vector<std::vector<Copy>> &groups, int pending) {
+  for (; (int)groups.size() > pending; groups.erase(groups.begin())) copy_now(groups.front());
 }
 
 namespace {
@@ -256,7 +257,10 @@ void multiply_groups(int pending) {
         fail("threads of a warpgroup have committed different numbers of groups");
     for (size_t left = num; left > (size_t)pending; left--) {
       for (size_t i = 0; i < current->groups[0].size(); i++) multiply(all, 0, i);
-      for (int t = 0; t < 128; t++) static_cast<Thread *>(all[t])->groups.pop_front();
+      for (int t = 0; t < 128; t++) {
+        auto &groups = static_cast<Thread *>(all[t])->groups;
+        groups.erase(groups.begin());
+      }
     }
   });
 }
@@ -277,6 +281,7 @@ void __syncthreads() {
     if (block.generation == generation && block.arrived >= block.alive) {
       block.arrived = 0;
       block.generation++;
+      machine::wake(block, &block);
     }
     return block.generation != generation;
   });
@@ -292,6 +297,7 @@ void cluster_sync_acq_rel() {
     if (cluster.generation == generation && cluster.arrived >= cluster.alive) {
       cluster.arrived = 0;
       cluster.generation++;
+      machine::wake(cluster, &cluster);
     }
     return cluster.generation != generation;
   });

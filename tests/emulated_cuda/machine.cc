@@ -25,6 +25,7 @@ namespace {
 
 constexpr size_t kStackBytes = 96 << 10, kProcessorThreads = 2048, kProcessorSharedBytes = 228 << 10;
 constexpr int kMaxDevices = 8, kPoison = 0xCB;
+constexpr uint32_t kMaxNap = 32; /* passes */
 
 struct Failure {}; /* unwinds a fiber */
 
@@ -81,22 +82,29 @@ void bring_statics(Block *block) {
 
 Dim unflatten(unsigned i, const Dim &size) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
 
+uint32_t lane_of(const Thread &thread) { return 1u << thread.rank % 32; }
+
 void leave(Thread &thread) {
   thread.is_done = true;
+  thread.warp->can_run &= ~lane_of(thread);
   thread.warp->alive--;
   thread.block->alive--;
   thread.block->cluster->alive--;
+  /* Barriers wait for those only that are alive. */
+  if (thread.block->arrived > 0) wake(*thread.block, thread.block);
+  if (thread.block->cluster->arrived > 0) wake(*thread.block->cluster, thread.block->cluster);
 }
 
-std::unique_ptr<Thread> make_thread(Block *block, unsigned rank) {
-  auto thread = std::make_unique<Thread>();
-  thread->block = block;
-  thread->rank = (int)rank;
-  thread->index = unflatten(rank, block->grid->block);
-  thread->warp = &block->warps[rank / 32];
-  thread->warpgroup = &block->warpgroups[rank / 128];
-  Thread *self = thread.get();
-  thread->fiber = boost::context::fiber(std::allocator_arg, StackPool(), [self](boost::context::fiber &&scheduler) {
+void start_thread(Block *block, unsigned rank) {
+  Thread *self = &block->threads[rank];
+  self->block = block;
+  self->rank = (int)rank;
+  self->index = unflatten(rank, block->grid->block);
+  self->warp = &block->warps[rank / 32];
+  self->warp->alive++;
+  self->warp->can_run |= lane_of(*self);
+  self->warpgroup = &block->warpgroups[rank / 128];
+  self->fiber = boost::context::fiber(std::allocator_arg, StackPool(), [self](boost::context::fiber &&scheduler) {
     self->scheduler = std::move(scheduler);
     try {
       self->block->grid->kernel->call(self->block->grid->params.get());
@@ -105,7 +113,6 @@ std::unique_ptr<Thread> make_thread(Block *block, unsigned rank) {
     leave(*self);
     return std::move(self->scheduler);
   });
-  return thread;
 }
 
 std::unique_ptr<Block> make_block(Grid &grid, Cluster *cluster, unsigned i, int rank, int sm) {
@@ -123,10 +130,8 @@ std::unique_ptr<Block> make_block(Grid &grid, Cluster *cluster, unsigned i, int 
   block->warpgroups.resize((threads + 127) / 128);
   block->alive = (int)threads;
   cluster->alive += (int)threads;
-  for (unsigned t = 0; t < threads; t++) {
-    block->threads.push_back(make_thread(block.get(), t));
-    block->warps[t / 32].alive++;
-  }
+  block->threads = std::vector<Thread>(threads);
+  for (unsigned t = 0; t < threads; t++) start_thread(block.get(), t);
   return block;
 }
 
@@ -146,6 +151,35 @@ void yield() {
 
 void maybe_yield() {
   if (random() % 8 == 0) yield();
+}
+
+void polled(const void *at, uint64_t value) {
+  const bool is_same = current->polled == at && current->polled_value == value;
+  current->polled = at;
+  current->polled_value = value;
+  current->num_polls = is_same ? current->num_polls + 1 : 0;
+  if (current->num_polls > 2) current->warp->sleep = std::min(current->num_polls, kMaxNap);
+}
+
+void wait(const char *what, const void *at, uint64_t value) {
+  current->wait = {what, at, value};
+  current->warp->can_run &= ~lane_of(*current);
+  yield();
+}
+
+void wake(Block &block, size_t first, size_t num, const void *at) {
+  for (size_t i = first; i < std::min(first + num, block.threads.size()); i++) {
+    Thread &thread = block.threads[i];
+    if (thread.is_done || thread.wait.what == nullptr || thread.wait.at != at) continue;
+    thread.wait = {};
+    thread.warp->can_run |= lane_of(thread);
+  }
+}
+
+void wake(Block &block, const void *at) { wake(block, 0, block.threads.size(), at); }
+
+void wake(Cluster &cluster, const void *at) {
+  for (Block *block : cluster.blocks) wake(*block, at);
 }
 
 void fail(const char *format, ...) {
@@ -242,7 +276,7 @@ void Machine::run_cluster(Grid &grid, Cluster &cluster) {
     const size_t i = random() % cluster.engine.size();
     std::function<void()> work = std::move(cluster.engine[i]);
     cluster.engine.erase(cluster.engine.begin() + (ptrdiff_t)i);
-    current = cluster.blocks[0]->threads[0].get(); /* in whose name it fails */
+    current = &cluster.blocks[0]->threads[0]; /* in whose name it fails */
     try {
       work();
     } catch (const Failure &) {
@@ -256,17 +290,14 @@ void Machine::run_cluster(Grid &grid, Cluster &cluster) {
       const size_t warp = (first + w) % num_warps;
       Warp &running = block->warps[warp];
       if (running.alive == 0 || random() % 8 == 0) continue;
-      if (running.sleep > 0 && grid.failure.empty()) { /* now and then one falls far behind the others */
+      if (running.sleep > 0 && grid.failure.empty()) {
         running.sleep--;
         continue;
       }
-      if (random() % 4096 == 0) running.sleep = random() % 512;
-      const size_t end = std::min(warp * 32 + 32, block->threads.size());
-      for (size_t t = warp * 32; t < end; t++) {
-        Thread &thread = *block->threads[t];
-        if (thread.is_done) continue;
-        if (grid.failure.empty() && thread.wait.what != nullptr && !thread.wait.is_over(thread.wait.condition))
-          continue;
+      if (random() % 4096 == 0) running.sleep = random() % 512; /* now and then one falls far behind the others */
+      for (unsigned lane = 0; lane < 32 && warp * 32 + lane < block->threads.size(); lane++) {
+        Thread &thread = block->threads[warp * 32 + lane];
+        if (thread.is_done || ((running.can_run >> lane & 1) == 0 && grid.failure.empty())) continue;
         current = &thread;
         thread.fiber = std::move(thread.fiber).resume();
       }
@@ -279,9 +310,8 @@ bool Machine::is_stuck(const Grid &grid) const {
   for (const auto &cluster : grid.clusters) {
     if (!cluster->engine.empty()) return false;
     for (const Block *block : cluster->blocks)
-      for (const auto &thread : block->threads)
-        if (!thread->is_done && (thread->wait.what == nullptr || thread->wait.is_over(thread->wait.condition)))
-          return false;
+      for (const Warp &warp : block->warps)
+        if (warp.can_run != 0) return false;
   }
   return !grid.clusters.empty();
 }
@@ -291,14 +321,16 @@ std::string Machine::whereabouts(const Grid &grid) {
   for (const auto &cluster : grid.clusters)
     for (const Block *block : cluster->blocks) {
       const Wait *last = nullptr;
-      for (const auto &thread : block->threads) {
-        const Wait &wait = thread->wait;
-        if (thread->is_done || (last != nullptr && wait.what == last->what && wait.at == last->at)) continue;
+      for (const Thread &thread : block->threads) {
+        const Wait &wait = thread.wait;
+        if (thread.is_done || wait.what == nullptr ||
+            (last != nullptr && wait.what == last->what && wait.at == last->at))
+          continue;
         last = &wait;
         char line[160];
         const ptrdiff_t offset = static_cast<const char *>(wait.at) - block->window - (ptrdiff_t)kDynamicOffset;
         snprintf(line, sizeof line, "\n  block %u (SM %d) from thread %d on: %s at %td, %llu", block->index.x,
-                 block->sm, thread->rank, wait.what, offset, (unsigned long long)wait.value);
+                 block->sm, thread.rank, wait.what, offset, (unsigned long long)wait.value);
         text += line;
       }
     }

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include <boost/context/fiber.hpp>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,16 +30,19 @@ struct Grid;
 
 /* Where a number of threads do one thing together; each brings its operands and finds its results in them. */
 struct Meeting {
+  explicit Meeting(int num_slots_) : num_slots(num_slots_) {}
+  const int num_slots;
   const char *what = nullptr;
   int arrived = 0;
   uint32_t generation = 0;
-  void *operands[128];
+  void *operands[128] = {};
 };
 
 struct Warp {
-  Meeting meeting;
+  Meeting meeting{32};
   int alive = 0;
-  uint32_t sleep = 0; /* passes that it is left out of */
+  uint32_t can_run = 0; /* its lanes that wait for nothing, a bit each */
+  uint32_t sleep = 0;   /* passes that it is left out of */
 };
 
 /* One wgmma of a thread: its accumulators, and the operands' descriptors. */
@@ -52,17 +54,15 @@ struct Wgmma {
 };
 
 struct Warpgroup {
-  Meeting meeting;
+  Meeting meeting{128};
   int registers = 0; /* after setmaxnreg */
 };
 
-/* What a thread waits for. `is_over` is asked by the scheduler. */
+/* What a thread waits for: whoever changes what lies `at` there wakes it (wake), and it looks again. */
 struct Wait {
   const char *what = nullptr; /* NULL = it can go on */
   const void *at = nullptr;
   uint64_t value = 0;
-  bool (*is_over)(const void *) = nullptr;
-  const void *condition = nullptr;
 };
 
 struct Copy {
@@ -80,12 +80,15 @@ struct Thread {
   bool is_done = false;
   Wait wait;
   boost::context::fiber fiber, scheduler;
-  std::vector<Wgmma> wgmmas;             /* not committed */
-  std::deque<std::vector<Wgmma>> groups; /* committed, not done */
-  std::vector<Copy> copies;              /* cp.async, not committed */
-  std::deque<std::vector<Copy>> copy_groups;
-  std::deque<std::vector<Copy>> bulk_groups; /* stores of the copy engine */
+  std::vector<Wgmma> wgmmas;              /* not committed */
+  std::vector<std::vector<Wgmma>> groups; /* committed, not done */
+  std::vector<Copy> copies;               /* cp.async, not committed */
+  std::vector<std::vector<Copy>> copy_groups;
+  std::vector<std::vector<Copy>> bulk_groups; /* stores of the copy engine */
   std::vector<Copy> bulk_stores;
+  const void *polled = nullptr; /* the word in memory that it read last ... */
+  uint64_t polled_value = 0;    /* ... what it found there, and how often in a row */
+  uint32_t num_polls = 0;
 };
 
 struct Cluster {
@@ -103,7 +106,7 @@ struct Block {
   int sm;
   char *window; /* shared memory, static and dynamic */
   std::vector<char> statics;
-  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
   int arrived = 0, alive = 0; /* at __syncthreads */
@@ -118,19 +121,24 @@ extern Thread *current; /* whose fiber runs */
 /* Lets others go on; sometimes only, for what need not wait. */
 void yield();
 void maybe_yield();
+/* After a read of a word in memory: a warp that finds the same there again and again is asked less and less often. */
+void polled(const void *at, uint64_t value);
 uint32_t random();
 
 /* The grid is given up, with this sentence: what hardware would answer with a fault or never. Does not return. */
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The thread waits until it is woken, and again until `is_over`. */
+void wait(const char *what, const void *at, uint64_t value);
 template <typename Condition>
 void wait_until(const char *what, const void *at, uint64_t value, Condition is_over) {
-  while (!is_over()) {
-    current->wait = {what, at, value, [](const void *c) { return (*static_cast<const Condition *>(c))(); }, &is_over};
-    yield();
-  }
-  current->wait = {};
+  while (!is_over()) wait(what, at, value);
 }
+/* Those that wait for what lies `at` there: threads of the block, of all blocks of the cluster, or `num` from `first`
+ * on. */
+void wake(Block &block, const void *at);
+void wake(Cluster &cluster, const void *at);
+void wake(Block &block, size_t first, size_t num, const void *at);
 
 /* `operands` of this thread, number `slot` of `expected`; the last to come does the work for all. */
 template <typename Work>
@@ -139,15 +147,16 @@ void meet(Meeting &meeting, const char *what, int slot, int expected, void *oper
     fail("threads that must do one thing together do two: %s and %s", meeting.what, what);
   meeting.what = what;
   meeting.operands[slot] = operands;
-  if (++meeting.arrived >= expected) {
-    work(meeting.operands);
-    meeting.arrived = 0;
-    meeting.generation++;
-    for (void *&o : meeting.operands) o = nullptr;
+  if (++meeting.arrived < expected) {
+    const uint32_t generation = meeting.generation;
+    wait_until(what, &meeting, 0, [&] { return meeting.generation != generation; });
     return;
   }
-  const uint32_t generation = meeting.generation;
-  wait_until(what, &meeting, 0, [&] { return meeting.generation != generation; });
+  work(meeting.operands);
+  meeting.arrived = 0;
+  meeting.generation++;
+  for (int i = 0; i < meeting.num_slots; i++) meeting.operands[i] = nullptr;
+  wake(*current->block, (size_t)(current->rank - slot), (size_t)meeting.num_slots, &meeting);
 }
 
 /* The copy engine does this some time from now. */

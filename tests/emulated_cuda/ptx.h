@@ -38,7 +38,7 @@ void multiply_groups(int pending);
 void matrices(const char *what, uint32_t shared, uint32_t (&r)[4], bool stores, bool transposed);
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void copy_now(const std::vector<Copy> &copies);
-void copy_pending(std::deque<std::vector<Copy>> &groups, int pending);
+void copy_pending(std::vector<std::vector<Copy>> &groups, int pending);
 uint32_t to_bf16(float x);
 
 }  // namespace machine
@@ -98,7 +98,9 @@ inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0
 template <typename T>
 inline T load_word(const T *address) {
   machine::yield(); /* who asks again and again lets the others go on */
-  return *(const volatile T *)address;
+  const T value = *(const volatile T *)address;
+  machine::polled(address, (uint64_t)value);
+  return value;
 }
 inline void red_add_release_gpu(int32_t *address, int32_t value) {
   machine::maybe_yield();
@@ -173,7 +175,7 @@ inline void cp_async_mbarrier_arrive_noinc(uint64_t *barrier) {
 inline void mbarrier_wait_acquire(uint64_t *barrier, uint32_t parity) {
   const machine::Barrier &b = machine::Barrier::at(barrier);
   machine::maybe_yield();
-  machine::wait_until("an mbarrier", barrier, parity, [&b, parity] { return b.phase != parity; });
+  machine::wait_until("an mbarrier", &b, parity, [&b, parity] { return b.phase != parity; });
 }
 inline bool mbarrier_test_acquire(uint64_t *barrier, uint32_t parity) {
   machine::yield();

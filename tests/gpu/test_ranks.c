@@ -184,7 +184,7 @@ static void *member_step(void *arg) {
 
 /* ---- the same bits on any number of ranks ---- */
 
-enum { STEPS = 1000, EMULATED_STEPS = 6 };
+enum { STEPS = 1000, EMULATED_STEPS = 4 };
 static int num_steps(void) { return test_is_emulated() ? EMULATED_STEPS : STEPS; }
 
 typedef struct long_run {
@@ -505,7 +505,8 @@ static void *member_capture_and_replay(void *arg) {
   member->status = purr_forward(rank->plan, rank->workspace, &rank->forward, &member->err);
   CU_ASSERT_EQUAL(raw->end_capture(rank->stream, &graph), CUDA_SUCCESS);
   if (member->status == PURR_STATUS_OK) member->status = instantiate(raw, mode, graph, &exec);
-  for (int i = 0; i < 8 && member->status == PURR_STATUS_OK; i++) {
+  const int num_replays = test_is_emulated() ? 5 : 8; /* the fourth has no rows, the fifth one expert */
+  for (int i = 0; i < num_replays && member->status == PURR_STATUS_OK; i++) {
     const int64_t first = current->begin[rank->group->rank];
     purr__bf16_t expected[10 * HIDDEN], output[10 * HIDDEN];
     step_t *step = malloc(sizeof *step);
@@ -534,6 +535,7 @@ static void *member_capture_and_replay(void *arg) {
 static void graphs_of_all_ranks(int mode) {
   for (int ranks = 2; ranks <= 4; ranks += 2) {
     trouble_t trouble;
+    if (test_is_emulated() && ranks != (mode == GLOBAL ? 2 : 4)) continue;
     if (!trouble_start(&trouble, ranks, 20000)) return;
     trouble.team.capture_mode = mode;
     on_all(&trouble.team, member_capture_and_replay);

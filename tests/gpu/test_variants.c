@@ -162,13 +162,13 @@ static void a_shared_expert(void) {
 
 /* Each of the three sums that can be long, at lengths that no stage and no chunk divides. */
 static void long_sums(void) {
-  test_problem_t *p = test_random(7, 45, 2312, 24, 3, 2, 0, false);
+  test_problem_t *p = test_random(7, 29, 2312, 24, 3, 2, 0, false);
   route_by_zipf(p);
   compare(p, (test_run_t){0}, true, "long H");
   compare(test_random(8, 19, 40, 3128, 2, 1, 0, false), (test_run_t){0}, true, "long I");
   compare(test_random(9, 21, 72, 24, 2, 1, 2088, false), (test_run_t){0}, true, "long S");
   compare(test_random(10, 1, 2064, 136, 3, 2, 16, true), (test_run_t){0}, true, "T = 1, long");
-  p = test_random(11, 190, 2056, 8, 2, 1, 0, false);
+  p = test_random(11, 163, 2056, 8, 2, 1, 0, false);
   for (int64_t i = 0; i < p->tokens; i++) p->ids[i] = 1;
   compare(p, (test_run_t){.inference = true}, true, "one expert, long");
 }

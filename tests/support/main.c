@@ -2,12 +2,15 @@
 
 #include <CUnit/Basic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 int purr_test_main(const char *suite_name, const purr_test_t *tests) {
   if (CU_initialize_registry() != CUE_SUCCESS) return 1;
   CU_pSuite suite = CU_add_suite(suite_name, NULL, NULL);
+  const char *only = getenv("PURR_TEST_ONLY");
   for (const purr_test_t *test = tests; suite != NULL && test->name != NULL; test++)
-    if (CU_add_test(suite, test->name, test->run) == NULL) {
+    if ((only == NULL || strstr(test->name, only) != NULL) && CU_add_test(suite, test->name, test->run) == NULL) {
       fprintf(stderr, "%s: test '%s' could not be added: %s\n", suite_name, test->name, CU_get_error_msg());
       return 1;
     }

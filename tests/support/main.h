@@ -1,5 +1,6 @@
 /* The one main of every test program: runs a table of tests, prints what failed, returns the number of failures.
  * (CU_get_error() stays 0 when an assertion fails, so it is never the exit code.)
+ * PURR_TEST_ONLY=TEXT runs only those whose names hold TEXT.
  *
  *   static void adds_up(void) { CU_ASSERT_EQUAL(1 + 1, 2); }
  *   int main(void) { return purr_test_main("sums", (purr_test_t[]){{"1 + 1 is 2", adds_up}, {0}}); }

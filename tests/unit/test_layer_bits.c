@@ -36,6 +36,7 @@ static void over_ranks_and_rings(void) {
   const uint64_t wanted = hash_of_run(p, &(test_run_t){0});
   for (size_t r = 0; r < sizeof ranks / sizeof ranks[0]; r++)
     for (size_t i = 0; i < sizeof rings / sizeof rings[0]; i++) {
+      if (test_is_emulated() && (r + i) % 3 != 0) continue; /* still every number of ranks, and every ring */
       const test_run_t run = {.ranks = ranks[r],
                               .minibatch = rings[i][0],
                               .macrobatch = rings[i][1],

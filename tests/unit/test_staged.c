@@ -1,6 +1,7 @@
 /* The staged backend without a GPU: the package of this build on a fake driver, which kernels a forward launches for
  * which layer and device, and how weights are described to the copy engine. Skipped in a build without GPU kernels.
  * (Results: tests/gpu/staged_forward.cu.) */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -270,11 +271,67 @@ static void boxes_of_weights(void) {
   }
 }
 
+/* ---- ranks that share a device ---- */
+
+enum { RANKS = 4 };
+
+typedef struct member {
+  purr_group_t *group;
+  purr_status_t status;
+  purr_error_t err;
+} member_t;
+
+static void *create_workspace(void *arg) {
+  member_t *member = arg;
+  purr_workspace_t *workspace = NULL;
+  member->err = (purr_error_t)PURR_ERROR_INIT;
+  member->status = purr_workspace_create(plan, member->group, NULL, &workspace, &member->err);
+  purr_workspace_destroy(workspace);
+  return NULL;
+}
+
+/* While ranks wait on the device for one of them, it must find room there. */
+static void two_sms_for_each_rank(void) {
+  const purr_layer_desc_t layer = {.struct_size = sizeof layer,
+                                   .hidden_size = 128,
+                                   .intermediate_size = 128,
+                                   .num_experts = RANKS,
+                                   .top_k = 1,
+                                   .max_tokens = T,
+                                   .num_ranks = RANKS,
+                                   .backend = PURR_BACKEND_STAGED};
+  const purr_group_desc_t desc = {.struct_size = sizeof desc, .num_ranks = RANKS};
+  for (int num_sms = 2 * RANKS - 1; num_sms <= 2 * RANKS; num_sms++) {
+    REQUIRE_OK(fake_cuda_plan(&layer, NULL, 90, &fake, &context, &plan, &err));
+    plan->device->num_sms = num_sms;
+    purr_group_t *groups[RANKS];
+    REQUIRE_OK(purr_group_create_local(context, &desc, groups, &err));
+    member_t members[RANKS];
+    pthread_t threads[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+      members[r] = (member_t){.group = groups[r]};
+      pthread_create(&threads[r], NULL, create_workspace, &members[r]);
+    }
+    for (int r = 0; r < RANKS; r++) {
+      pthread_join(threads[r], NULL);
+      if (num_sms == 2 * RANKS) {
+        CU_ASSERT_EQUAL(members[r].status, PURR_STATUS_OK);
+      } else {
+        CU_ASSERT_EQUAL(members[r].status, PURR_STATUS_UNSUPPORTED);
+        CU_ASSERT_PTR_NOT_NULL(strstr(members[r].err.message, "4 ranks share a device that has 7 SMs; they need 8"));
+      }
+    }
+    for (int r = 0; r < RANKS; r++) purr_group_destroy(groups[r]);
+    close_plan();
+  }
+}
+
 int main(void) {
   return fake_cuda_test_main("the staged backend",
                              (purr_test_t[]){{"every GEMM has a promoted one", every_gemm_has_a_promoted_one},
                                              {"kernels by the longest sum", kernels_by_the_longest_sum},
                                              {"the megakernel too", the_megakernel_too},
                                              {"boxes of weights", boxes_of_weights},
+                                             {"two SMs for each rank", two_sms_for_each_rank},
                                              {0}});
 }

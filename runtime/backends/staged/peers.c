@@ -18,12 +18,24 @@ static purr_status_t check_queues(const purr_workspace_t *workspace, purr_error_
                     num_ranks, num_queues, num_ranks + 2);
 }
 
+/* A rank that waits for the others holds an SM, which no block fits on that wants all of its shared memory; where
+ * blocks come in pairs, neither of two. The one that all wait for must find room. */
+static purr_status_t check_sms(const purr_workspace_t *workspace, purr_error_t *err) {
+  const int num_ranks = purr__staged_num_on_device(workspace), num_sms = workspace->plan->device->num_sms;
+  if (num_ranks == 1 || 2 * num_ranks <= num_sms) return PURR_STATUS_OK;
+  return purr__fail(err, PURR_STATUS_UNSUPPORTED,
+                    "%d ranks share a device that has %d SMs; they need %d, two each, or one could find no room while "
+                    "the others wait for it",
+                    num_ranks, num_sms, 2 * num_ranks);
+}
+
 purr_status_t purr__staged_prepare_workspace(purr_workspace_t *workspace, purr_error_t *err) {
   const purr_plan_t *plan = workspace->plan;
   const uint64_t num_ranks = (uint64_t)workspace->group->num_ranks;
   const uint64_t bytes = num_ranks * (sizeof(purr__ids_t) + sizeof(void *));
   if (num_ranks == 1) return PURR_STATUS_OK;
   purr_status_t status = check_queues(workspace, err);
+  if (status == PURR_STATUS_OK) status = check_sms(workspace, err);
   if (status != PURR_STATUS_OK) return status;
   purr__ids_t *sources = purr__allocate_zeroed(plan->object.context, bytes);
   if (sources == NULL) return purr__fail_memory(err, "the list of ranks", bytes);
