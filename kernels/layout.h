@@ -254,8 +254,7 @@ typedef struct purr__gemm {
   int32_t reserved;
 } purr__gemm_t;
 
-/* purr_gate_up, purr_down, and the same promoted. Up to two problems share a launch: the routed experts and the shared
- * expert. */
+/* purr_gate_up, purr_down. Up to two problems share a launch: the routed experts and the shared expert. */
 typedef struct purr__gemm_params {
   purr__gemm_t problem[2];
   int32_t num_problems;
@@ -270,14 +269,14 @@ typedef struct purr__tensor_map {
 } purr__tensor_map_t;
 
 /* The maps of one problem. All: BF16, no interleave, 128-byte swizzle, zeros outside, dimensions fastest first.
- *   b  {k, n, num_experts}, strides {row_stride, expert_stride}, box {64, 128, 1}, promoted {64, 96, 1}
+ *   b  {k, n, num_experts}, strides {row_stride, expert_stride}, box {64, 128, 1}
  *   a  {k, rows}, stride {row_stride}, box {64, 64}; down only: gate-up gathers its rows */
 typedef struct purr__gemm_maps {
   purr__tensor_map_t a, b[2];
   const purr__tensor_map_t *b_by_expert[2]; /* device [E_l], one map {k, n, 1} each; or NULL: b */
 } purr__gemm_maps_t;
 
-/* purr_gate_up_wgmma, purr_down_wgmma, and the same promoted. */
+/* purr_gate_up_wgmma, purr_down_wgmma. */
 typedef struct purr__gemm_tma_params {
   purr__gemm_maps_t maps[2]; /* of each problem */
   purr__gemm_params_t gemm;
@@ -286,11 +285,12 @@ typedef struct purr__gemm_tma_params {
 #define PURR__MAP_STAGE_K 64
 #define PURR__MAP_ROWS_A 64
 #define PURR__MAP_ROWS_B 128
-#define PURR__MAP_ROWS_B_PROMOTED 96
 
-/* Kernels named promoted multiply at most so many k into an accumulator of the tensor cores, which truncate; then they
- * add it in FP32. Every element's k are cut at the same places: its multiples. */
-#define PURR__PROMOTED_K 1024
+/* Tensor cores lose this part of an accumulator in each step of 16 k; kernels give it back at the end of a sum, and in
+ * longer ones than WHOLE every PART of k: kernels/sums.cuh. */
+#define PURR__STEP_LOSS (0.5f / 16777216)
+#define PURR__SUM_WHOLE_K 2048
+#define PURR__SUM_PART_K 1024
 
 /* ------------------------------------------------------------------------------------------------------- slot sum */
 

@@ -20,11 +20,12 @@
  *
  * Units are taken in order by blocks that run, and a unit waits only for earlier ones. It waits for rows of x too,
  * which are dealt to blocks: the launch is cooperative, so all of them are resident. Every output element is one
- * chain over ascending k: with kPromotes, partial sums of at most 1024 k, each added in FP32. */
+ * chain over ascending k. */
 #include "forward_gather.cuh"
 #include "forward_pull.cuh"
 #include "forward_types.cuh"
 #include "staged/tiles.cuh"
+#include "sums.cuh"
 #include "trace.cuh"
 #include "turn.cuh"
 #include "wgmma.cuh"
@@ -160,20 +161,23 @@ __device__ __forceinline__ void multiply(SharedStorage<V> *shared, int consumer,
   auto release = [&](uint32_t at) {
     if (lane < kCluster) ptx::mbarrier_arrive_release_cta_at(&shared->empty[at], lane);
   };
-  auto multiply_steps = [&](int num, float *d) {
+  const bool is_early = consumer != 0;
+#pragma unroll 1
+  for (int s = 0; s < steps;) {
+    const int begin = s, end = end_of_part<kStageK>(begin, steps, is_early);
     uint32_t previous = 0;
     ptx::wgmma_fence();
 #pragma unroll 1
-    for (int s = 0; s < num; s++) {
+    for (; s < end; s++) {
       ptx::mbarrier_wait_acquire(&shared->full[stage.at()], stage.round());
       const uint64_t a = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->weights[stage.at()]) +
                                                     consumer * kConsumerRows * kRowBytes);
       const uint64_t b = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->tokens[stage.at()]));
       ptx::wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64nNk16_bf16<kN>(d, a + i * 2, b + i * 2, s + i != 0);
+      for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64nNk16_bf16<kN>(sum, a + i * 2, b + i * 2, i != 0 || s != 0);
       ptx::wgmma_commit();
-      if (s > 0) {
+      if (s > begin) {
         ptx::wgmma_wait<1>();
         release(previous);
       }
@@ -182,25 +186,11 @@ __device__ __forceinline__ void multiply(SharedStorage<V> *shared, int consumer,
     }
     ptx::wgmma_wait<0>();
 #pragma unroll
-    for (int i = 0; i < kN / 2; i++) ptx::hold_back(d[i]);
+    for (int i = 0; i < kN / 2; i++) ptx::hold_back(sum[i]);
     release(previous);
-  };
-  if constexpr (!V::kPromotes) {
-    multiply_steps(steps, sum);
-  } else {
-    float part[V::kTileRows / 2];
+    const float factor = give_back<kStageK>(end_of_part<kStageK>(end, steps, is_early) - begin);
 #pragma unroll
-    for (int i = 0; i < kN / 2; i++) sum[i] = 0;
-    /* The consumers take turns: one multiplies while the other adds. */
-    int num = consumer == 0 ? kPromotedSteps : kPromotedSteps / 2;
-#pragma unroll 1
-    for (int s = 0; s < steps;) {
-      multiply_steps(min(steps - s, num), part);
-#pragma unroll
-      for (int i = 0; i < kN / 2; i++) sum[i] += part[i];
-      s += num;
-      num = kPromotedSteps;
-    }
+    for (int i = 0; i < kN / 2; i++) sum[i] *= factor;
   }
 }
 
@@ -469,14 +459,14 @@ __device__ __forceinline__ void forward(const purr__forward_params_t &params) {
 
 /* reads   x, the weights, the routing table, the list of units
  * writes  the output; a, y and the shared expert's in the workspace; g and u where wanted */
-#define PURR_FORWARD_VARIANT(name, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes)       \
-  static_assert(sizeof(purr::SharedStorage<purr::Variant<tile_rows, stages, slots, promotes, traces, peers>>) + \
-                        purr::kAlignment ==                                                                     \
-                    shared_bytes,                                                                               \
-                "as the table says");                                                                           \
+#define PURR_FORWARD_VARIANT(name, role, tile_rows, stages, slots, traces, peers, shared_bytes)                 \
+  static_assert(                                                                                                \
+      sizeof(purr::SharedStorage<purr::Variant<tile_rows, stages, slots, traces, peers>>) + purr::kAlignment == \
+          shared_bytes,                                                                                         \
+      "as the table says");                                                                                     \
   extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)        \
       name(const __grid_constant__ purr__forward_params_t params) {                                             \
-    purr::forward<purr::Variant<tile_rows, stages, slots, promotes, traces, peers>>(params);                    \
+    purr::forward<purr::Variant<tile_rows, stages, slots, traces, peers>>(params);                              \
   }
 #include "forward_variants.def"
 #undef PURR_FORWARD_VARIANT

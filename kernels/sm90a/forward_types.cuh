@@ -27,24 +27,21 @@ constexpr int kWeightBytes = PURR__UNIT_WEIGHT_ROWS * kRowBytes;                
 constexpr int kBoxRows = PURR__MAP_ROWS_TOKENS, kBoxBytes = kBoxRows * kRowBytes; /* of the small boxes */
 constexpr int kLargeBoxRows = PURR__MAP_ROWS_MANY_TOKENS;
 constexpr int kJobColumns = 64; /* of staging memory: 128 bytes */
-constexpr int kPromotedSteps = PURR__PROMOTED_K / kStageK;
-constexpr int kUnits = 4; /* known ahead */
+constexpr int kUnits = 4;       /* known ahead */
 static_assert(kStageK == PURR__MAP_STAGE_K, "the boxes of the tensor maps");
 
-/* A variant: rows of the largest tile, stages and slots of staging memory that they leave room for, whether partial
- * sums are promoted, whether a timeline is written, and whether rows may be other ranks' and lie in a ring. */
-template <int kTileRows_, int kStages_, int kSlots_, bool kPromotes_, bool kTraces_, bool kPeers_>
+/* A variant: rows of the largest tile, stages and slots of staging memory that they leave room for, whether a timeline
+ * is written, and whether rows may be other ranks' and lie in a ring. */
+template <int kTileRows_, int kStages_, int kSlots_, bool kTraces_, bool kPeers_>
 struct Variant {
   static constexpr int kTileRows = kTileRows_, kStages = kStages_, kSlots = kSlots_;
-  static constexpr bool kPromotes = kPromotes_, kTraces = kTraces_, kPeers = kPeers_;
-  static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32;           /* results leave by 32 rows */
-  static constexpr int kAccumulators = kTileRows / 2 * (kPromotes ? 2 : 1); /* of a thread, its sums with them */
-  static constexpr int kConsumerRegisters = kAccumulators > 160 ? 208 : kAccumulators > 128 ? 192 : 176;
+  static constexpr bool kTraces = kTraces_, kPeers = kPeers_;
+  static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32; /* results leave by 32 rows */
+  static constexpr int kConsumerRegisters = 176;
   /* Together what a block of three warpgroups starts with; who asked for more would wait for ever. */
   static constexpr int kOtherRegisters = 3 * 168 - kConsumers * kConsumerRegisters;
-  static constexpr bool kHasFew = kOtherRegisters < 120;
-  static constexpr int kAhead = !kHasFew ? 8 : kPeers ? 3 : 4; /* 16-byte loads of a lane that gathers, together */
-  static constexpr int kBatch = !kHasFew ? 8 : kPeers ? 1 : 2; /* the same of a lane that writes a job */
+  static constexpr int kAhead = 8; /* 16-byte loads of a lane that gathers, together */
+  static constexpr int kBatch = 8; /* the same of a lane that writes a job */
   static_assert(kTileRows % kBoxRows == 0 && kTileRows <= PURR__UNIT_MAX_ROWS, "whole boxes");
 };
 

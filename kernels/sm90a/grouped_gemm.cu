@@ -4,22 +4,20 @@
  * Same tiles and numbering as staged/grouped_gemm.cu:
  *   purr_gate_up_wgmma  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered
  *   purr_down_wgmma     y = bf16(a . Wd), rows scattered to the slots they came from
- * Both also promoted, for long sums: m64n192k16, which leaves registers to add partial sums of PURR__PROMOTED_K in
- * FP32.
  *
  * Persistent blocks, one an SM, in clusters of two. A pair takes two row tiles of one column, and each block sends its
  * half of the weight tile to both; an expert's odd last row tile goes to the pair as two columns, nothing shared. Both
  * blocks of a pair always walk through the same number of stages. Three warpgroups a block:
  *   loader      finds tiles and fills a ring of stages: weights with TMA; rows of x with cp.async, 16 bytes a thread,
  *               since TMA cannot gather here; rows of a with TMA
- *   consumer 0  rows 0 to 63 of the tile: 64 x 256 accumulators (promoted 64 x 192 and as many sums), then their way to
- *               memory
- *   consumer 1  rows 64 to 127; cuts its sums at the same k, since which rows it gets depends on the other tokens
+ *   consumer 0  rows 0 to 63 of the tile: 64 x 256 accumulators, then their way to memory
+ *   consumer 1  rows 64 to 127; its sums have the same parts, since which rows it gets depends on the other tokens
  * The loader runs ahead over tile boundaries, so that the next tile arrives while results are written. A consumer
  * without rows in a tile leaves the tensor cores to the other: an expert's last 64 rows cost half a tile. Every output
  * element is one chain over ascending k. */
 #include "sm90a/wgmma.cuh"
 #include "staged/tiles.cuh"
+#include "sums.cuh"
 #include "turn.cuh"
 
 namespace purr {
@@ -40,21 +38,16 @@ constexpr int kChunks = kStageK / 8;              /* 16-byte chunks of a row in 
 constexpr int kRowsAtOnce = kWarpgroup / kChunks; /* rows that the loader gathers together */
 constexpr int kCopies = kTileRows / kRowsAtOnce;  /* of one thread */
 constexpr int kStageBytesA = kTileRows * kRowBytes;
-constexpr int kWarpRows = 16;                              /* of a consumer's warp */
-constexpr int kPromotedSteps = PURR__PROMOTED_K / kStageK; /* of a partial sum */
-static_assert(PURR__PROMOTED_K % kStageK == 0, "whole stages");
+constexpr int kWarpRows = 16; /* of a consumer's warp */
 
-/* A kernel: its GEMM, and whether partial sums are promoted. */
-template <Role kRole_, bool kPromotes_>
+/* A kernel: its GEMM. */
+template <Role kRole_>
 struct Variant {
   static constexpr Role kRole = kRole_;
-  static constexpr bool kPromotes = kPromotes_;
-  static constexpr int kTileWeightRows = kPromotes ? 192 : 256, kStages = kPromotes ? 5 : 4;
+  static constexpr int kTileWeightRows = 256, kStages = 4;
   static constexpr int kColumns = kTileColumns<kRole, kTileWeightRows>;
-  static constexpr int kSums = kTileWeightRows / 2;   /* of a thread */
-  static constexpr int kUnrolled = kPromotes ? 1 : 2; /* stages; sums leave no registers for more */
-  /* Half of B: one block's share. */
-  static constexpr int kBoxRowsB = kPromotes ? PURR__MAP_ROWS_B_PROMOTED : PURR__MAP_ROWS_B;
+  static constexpr int kSums = kTileWeightRows / 2;  /* of a thread */
+  static constexpr int kBoxRowsB = PURR__MAP_ROWS_B; /* half of B: one block's share */
   static constexpr int kBoxBytesB = kBoxRowsB * kRowBytes, kStageBytesB = kTileWeightRows * kRowBytes;
   static_assert(kTileWeightRows == 2 * kBoxRowsB, "two boxes of B");
   /* What a consumer warp writes out at once, columns by groups of 8. */
@@ -86,8 +79,7 @@ constexpr int table_shared_bytes() {
 }
 template <typename V>
 constexpr bool kTableAgrees = sizeof(SharedStorage<V>) + kAlignment == table_shared_bytes<V>();
-static_assert(kTableAgrees<Variant<Role::kGateUp, false>> && kTableAgrees<Variant<Role::kDown, false>> &&
-                  kTableAgrees<Variant<Role::kGateUp, true>> && kTableAgrees<Variant<Role::kDown, true>>,
+static_assert(kTableAgrees<Variant<Role::kGateUp>> && kTableAgrees<Variant<Role::kDown>>,
               "kernels.def has another number");
 
 /* Which stage comes next, and in which round. */
@@ -329,10 +321,9 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     if (lane == 1) ptx::mbarrier_arrive_release_cta_at(&shared->empty[stage], block ^ 1);
   };
   Ring<V::kStages> ring;
-  /* So many stages into accumulators that begin at zero. */
-  auto multiply_steps = [&](int num, float *d) {
+  auto multiply_steps = [&](int num, bool is_first, float *d) {
     int previous = 0;
-#pragma unroll V::kUnrolled
+#pragma unroll 2
     for (int step = 0; step < num; step++) {
       ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
       if (kRole == Role::kGateUp) ptx::fence_proxy_async_shared(); /* cp.async wrote A, the tensor cores read it */
@@ -341,7 +332,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
       ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kStageK / 16; i++)
-        ptx::wgmma_m64nNk16_bf16<V::kTileWeightRows>(d, a + i * 2, b + i * 2, step + i != 0);
+        ptx::wgmma_m64nNk16_bf16<V::kTileWeightRows>(d, a + i * 2, b + i * 2, !is_first || step + i != 0);
       ptx::wgmma_commit();
       if (step > 0) {
         ptx::wgmma_wait<1>();
@@ -374,21 +365,16 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     RowPlace place = kRole == Role::kDown ? target_place(gemm, tile, row_in_tile) : RowPlace{0, 0};
 
     float sum[V::kSums];
-    if constexpr (V::kPromotes) {
-      float part[V::kSums];
-#pragma unroll
-      for (int i = 0; i < V::kSums; i++) sum[i] = 0;
 #pragma unroll 1
-      for (int step = 0; step < num_steps; step += kPromotedSteps) {
-        multiply_steps(min(num_steps - step, kPromotedSteps), part);
+    for (int begin = 0, end; begin < num_steps; begin = end) {
+      end = end_of_part<kStageK>(begin, num_steps, false);
+      multiply_steps(end - begin, begin == 0, sum);
+      const float factor = give_back<kStageK>(end_of_part<kStageK>(end, num_steps, false) - begin);
 #pragma unroll
-        for (int i = 0; i < V::kSums; i++) {
-          ptx::hold_back(part[i]); /* it is there only now */
-          sum[i] += part[i];
-        }
+      for (int i = 0; i < V::kSums; i++) {
+        ptx::hold_back(sum[i]); /* it is there only now */
+        sum[i] *= factor;
       }
-    } else {
-      multiply_steps(num_steps, sum);
     }
 
     /* Groups of 8 columns: sum[4 * group + 2 * half + column of the pair]. */
@@ -468,25 +454,14 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
  * writes  rows of a; g and u where wanted */
 extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
     purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, false>>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp>>(params);
 }
 
 /* reads   rows of a, Wd, the table
  * writes  rows of y */
 extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
     purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kDown, false>>(params);
-}
-
-/* The same with partial sums in FP32. */
-extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
-    purr_gate_up_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, true>>(params);
-}
-
-extern "C" __global__ void __cluster_dims__(purr::kCluster, 1, 1) __launch_bounds__(purr::kThreads, 1)
-    purr_down_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kDown, true>>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kDown>>(params);
 }
 
 #endif

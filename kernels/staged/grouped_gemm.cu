@@ -4,13 +4,12 @@
  * cp.async.
  *   purr_gate_up  a = bf16(silu(g) * u), g = bf16(x . Wg), u = bf16(x . Wu), rows of x gathered
  *   purr_down     y = bf16(a . Wd), rows scattered to the slots they came from
- * Both also promoted: partial sums of PURR__PROMOTED_K, each added in FP32, for long sums.
  *
  * Persistent blocks of 8 warps, one block an SM, tile t = block, block + grid, ... Each warp owns 64 rows by 64 rows of
- * B; promoted 32 by 64, as the sums take as many registers as the accumulators. Every output element is one chain over
- * ascending k in one thread, so its bits depend on nothing but its row of A and its row of B. While a tile's results
- * are written, the first stages of the next are already coming. */
+ * B. Every output element is one chain over ascending k in one thread, so its bits depend on nothing but its row of A
+ * and its row of B. While a tile's results are written, the first stages of the next are already coming. */
 #include "staged/tiles.cuh"
+#include "sums.cuh"
 #include "turn.cuh"
 
 namespace purr {
@@ -29,19 +28,16 @@ constexpr int kStageK = 64, kMemoryRows = 4 * (128 + 256);
 #endif
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kChunks = kStageK / 8;                        /* 16-byte chunks of a row in one stage */
-constexpr int kRowBytes = kStageK * 2;                      /* of one stage */
-constexpr int kRowsAtOnce = kThreads / kChunks;             /* rows that the block copies together */
-constexpr int kCopiesA = kTileRows / kRowsAtOnce;           /* of one thread */
-constexpr int kPromotedStages = PURR__PROMOTED_K / kStageK; /* of a partial sum */
-static_assert(PURR__PROMOTED_K % kStageK == 0, "whole stages");
+constexpr int kChunks = kStageK / 8;              /* 16-byte chunks of a row in one stage */
+constexpr int kRowBytes = kStageK * 2;            /* of one stage */
+constexpr int kRowsAtOnce = kThreads / kChunks;   /* rows that the block copies together */
+constexpr int kCopiesA = kTileRows / kRowsAtOnce; /* of one thread */
 
-/* A kernel: its GEMM, and whether partial sums are promoted. */
-template <Role kRole_, bool kPromotes_>
+/* A kernel: its GEMM. */
+template <Role kRole_>
 struct Variant {
   static constexpr Role kRole = kRole_;
-  static constexpr bool kPromotes = kPromotes_;
-  static constexpr int kTileWeightRows = kPromotes ? 128 : 256; /* rows of B */
+  static constexpr int kTileWeightRows = 256; /* rows of B */
   static constexpr int kColumns = kTileColumns<kRole, kTileWeightRows>;
   static constexpr int kStages = kMemoryRows / (kTileRows + kTileWeightRows); /* as many as there is memory for */
   static constexpr int kCopiesB = kTileWeightRows / kRowsAtOnce;              /* of one thread */
@@ -71,8 +67,7 @@ constexpr int table_shared_bytes() {
 }
 template <typename V>
 constexpr bool kTableAgrees = sizeof(SharedStorage<V>) == table_shared_bytes<V>();
-static_assert(kTableAgrees<Variant<Role::kGateUp, false>> && kTableAgrees<Variant<Role::kDown, false>> &&
-                  kTableAgrees<Variant<Role::kGateUp, true>> && kTableAgrees<Variant<Role::kDown, true>>,
+static_assert(kTableAgrees<Variant<Role::kGateUp>> && kTableAgrees<Variant<Role::kDown>>,
               "kernels.def has another number");
 
 __device__ __forceinline__ int swizzle(int row) { return kChunks == 8 ? row & 7 : row >> 1 & 3; }
@@ -146,7 +141,6 @@ template <typename V>
 struct Accumulators {
   static constexpr int kRowGroups = V::kRowGroups, kColumnGroups = V::kColumnGroups;
   float value[kRowGroups][kColumnGroups][4];
-  float promoted[kRowGroups][kColumnGroups][4]; /* the partial sums so far, where they are promoted */
   uint32_t a_part[2][kRowGroups][4], b_part[2][kColumnGroups / 2][4];
 
   __device__ __forceinline__ void clear() {
@@ -155,22 +149,16 @@ struct Accumulators {
 #pragma unroll
       for (int j = 0; j < kColumnGroups; j++)
 #pragma unroll
-        for (int v = 0; v < 4; v++) {
-          value[i][j][v] = 0;
-          if (V::kPromotes) promoted[i][j][v] = 0;
-        }
+        for (int v = 0; v < 4; v++) value[i][j][v] = 0;
   }
 
-  __device__ __forceinline__ void promote() {
+  __device__ __forceinline__ void scale(float factor) {
 #pragma unroll
     for (int i = 0; i < kRowGroups; i++)
 #pragma unroll
       for (int j = 0; j < kColumnGroups; j++)
 #pragma unroll
-        for (int v = 0; v < 4; v++) {
-          promoted[i][j][v] += value[i][j][v];
-          value[i][j][v] = 0;
-        }
+        for (int v = 0; v < 4; v++) value[i][j][v] *= factor;
   }
 
   /* Row of B where the warp's j-th group of 16 begins: gate-up takes half of them from each weight. */
@@ -217,7 +205,7 @@ struct Accumulators {
 #pragma unroll
         for (int j = 0; j < kColumnGroups; j++)
 #pragma unroll
-          for (int v = 0; v < 2; v++) part[j / 4][j % 4][v] = (V::kPromotes ? promoted : value)[i][j][half * 2 + v];
+          for (int v = 0; v < 2; v++) part[j / 4][j % 4][v] = value[i][j][half * 2 + v];
         if (V::kRole == Role::kGateUp) {
           store_gate_up(gemm, target, tile.column + warp_column * 32, part[0], part[1]);
         } else {
@@ -252,6 +240,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
     constexpr int kSteps = kStageK / 16;
     const int num_stages = (loader.k + kStageK - 1) / kStageK;
     const bool has_rows = warp_row * V::kWarpRows < tile.num_rows;
+    int part_begin = 0, part_end = end_of_part<kStageK>(0, num_stages, false);
     sum.clear();
     ptx::cp_async_wait<kStages - 1>();
     __syncthreads();
@@ -271,7 +260,11 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
           sum.multiply(step);
         }
       }
-      if (V::kPromotes && has_rows && ((n + 1) % kPromotedStages == 0 || n + 1 == num_stages)) sum.promote();
+      if (n + 1 == part_end) {
+        part_end = end_of_part<kStageK>(n + 1, num_stages, false);
+        sum.scale(give_back<kStageK>(part_end - part_begin));
+        part_begin = n + 1;
+      }
       if (n + kStages < num_stages) loader.load(shared, stage, n + kStages);
       ptx::cp_async_commit();
       stage = next_stage;
@@ -296,23 +289,12 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
  * writes  rows of a; g and u where wanted */
 extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
     purr_gate_up(const __grid_constant__ purr__gemm_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, false>>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp>>(params);
 }
 
 /* reads   rows of a, Wd, the table
  * writes  rows of y */
 extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
     purr_down(const __grid_constant__ purr__gemm_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kDown, false>>(params);
-}
-
-/* The same with partial sums in FP32. */
-extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
-    purr_gate_up_promoted(const __grid_constant__ purr__gemm_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kGateUp, true>>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(purr::kThreads, 1)
-    purr_down_promoted(const __grid_constant__ purr__gemm_params_t params) {
-  purr::grouped_gemm<purr::Variant<purr::Role::kDown, true>>(params);
+  purr::grouped_gemm<purr::Variant<purr::Role::kDown>>(params);
 }

@@ -19,31 +19,6 @@ const char *purr__backend_name(int32_t backend) {
   }
 }
 
-/* ---- long sums ---- */
-
-/* Tensor cores truncate when they add to an accumulator. Up to so many products that stays within 0.1 % of exact sums
- * with the same rounding points; beyond, partial sums are promoted to FP32 registers, which costs speed. */
-#define MOST_UNPROMOTED_PRODUCTS 2048
-
-static int64_t longest_sum(const purr_plan_t *plan) {
-  const purr_layer_desc_t *layer = &plan->layer;
-  return purr__max(purr__max(layer->hidden_size, layer->intermediate_size), layer->shared_intermediate_size);
-}
-
-#define SUMS_BYTES 128
-
-/* How the GEMMs of a GPU backend add, and why. */
-static const char *describe_sums(const purr_plan_t *plan, char text[SUMS_BYTES]) {
-  const long long longest = longest_sum(plan);
-  if (plan->kernels.promotes)
-    snprintf(text, SUMS_BYTES, "promoted to FP32 every %d products: sums have up to %lld, more than %d",
-             PURR__PROMOTED_K, longest, MOST_UNPROMOTED_PRODUCTS);
-  else
-    snprintf(text, SUMS_BYTES, "not promoted: sums have up to %lld products, no more than %d", longest,
-             MOST_UNPROMOTED_PRODUCTS);
-  return text;
-}
-
 /* ---- staged ---- */
 
 static purr__shape_t shape_of(const purr_plan_t *plan) {
@@ -84,8 +59,6 @@ static purr_status_t find_kernel(const purr_plan_t *plan, const purr__kernels_t 
 
 /* The kernels of the staged backend. Those that need the copy engine may be missing. */
 static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_t *kernels, purr_error_t *err) {
-  const bool promotes = longest_sum(plan) > MOST_UNPROMOTED_PRODUCTS;
-  plan->kernels.promotes = promotes;
   const struct {
     const char *role;
     size_t params_bytes;
@@ -94,14 +67,13 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
   } needs[] = {
       {"schedule_count", sizeof(purr__schedule_params_t), &plan->kernels.schedule_count, false},
       {"schedule_place", sizeof(purr__schedule_params_t), &plan->kernels.schedule_place, false},
-      {promotes ? "gate_up_promoted" : "gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},
-      {promotes ? "down_promoted" : "down", sizeof(purr__gemm_params_t), &plan->kernels.down, false},
+      {"gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},
+      {"down", sizeof(purr__gemm_params_t), &plan->kernels.down, false},
       {"slot_sum", sizeof(purr__slot_sum_params_t), &plan->kernels.slot_sum, false},
       {"exchange", sizeof(purr__exchange_params_t), &plan->kernels.exchange, false},
       {"barrier", sizeof(purr__barrier_params_t), &plan->kernels.barrier, false},
-      {promotes ? "gate_up_tma_promoted" : "gate_up_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.gate_up_tma,
-       true},
-      {promotes ? "down_tma_promoted" : "down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
+      {"gate_up_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.gate_up_tma, true},
+      {"down_tma", sizeof(purr__gemm_tma_params_t), &plan->kernels.down_tma, true},
   };
   for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++) {
     purr_status_t status = find_kernel(plan, kernels, needs[i].role, NULL, needs[i].params_bytes, needs[i].kernel,
@@ -135,10 +107,7 @@ static bool needs_peers(const purr_plan_t *plan) {
 }
 
 /* What the variant has to be. */
-static const char *forward_role(const purr_plan_t *plan) {
-  static const char *const roles[2][2] = {{"forward", "forward_peers"}, {"forward_promoted", "forward_promoted_peers"}};
-  return roles[plan->kernels.promotes][needs_peers(plan)];
-}
+static const char *forward_role(const purr_plan_t *plan) { return needs_peers(plan) ? "forward_peers" : "forward"; }
 
 /* Rows of an expert in the mean, when every rank has max_tokens. */
 static int64_t mean_rows(const purr_plan_t *plan) {
@@ -157,11 +126,9 @@ static void set_forward_reason(purr_plan_t *plan, const struct choice *choice) {
   char rows[32] = "any number of";
   if (choice->most_rows != ANY_ROWS) snprintf(rows, sizeof rows, "up to %lld", (long long)choice->most_rows);
   snprintf(plan->forward_reason, sizeof plan->forward_reason,
-           "tiles of up to %d rows; row %d of %d in the table, for sums that are %spromoted%s and %s rows an expert "
-           "(%lld here): %s",
+           "tiles of up to %d rows; row %d of %d in the table, for %s%s rows an expert (%lld here): %s",
            plan->kernels.forward.tile_rows, (int)(choice - choices) + 1, NUM_CHOICES,
-           plan->kernels.promotes ? "" : "not ", needs_peers(plan) ? ", rows of several ranks or in a ring" : "", rows,
-           (long long)mean_rows(plan), choice->why);
+           needs_peers(plan) ? "several ranks or a ring, and " : "", rows, (long long)mean_rows(plan), choice->why);
 }
 
 /* ---- mega ---- */
@@ -278,7 +245,6 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
     default:
       break;
   }
-  char sums[SUMS_BYTES];
   const bool is_auto = plan->layer.backend == PURR_BACKEND_AUTO;
   purr_status_t status = plan->layer.backend == PURR_BACKEND_MEGA ? check_mega(plan, err) : PURR_STATUS_OK;
   if (status == PURR_STATUS_OK) status = try_staged(plan, device_idx, is_auto ? &why : err);
@@ -286,20 +252,18 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
   if (status == PURR_STATUS_OK && plan->layer.backend == PURR_BACKEND_MEGA) {
     status = try_mega(plan, err);
     if (status == PURR_STATUS_OK)
-      set_reason(plan, "asked for, on %s (compute capability %d.%d), kernel %.64s, %s", plan->device->name,
-                 plan->device->cc_major, plan->device->cc_minor, plan->kernels.forward.kernel->entry->entry,
-                 describe_sums(plan, sums));
+      set_reason(plan, "asked for, on %s (compute capability %d.%d), kernel %.64s", plan->device->name,
+                 plan->device->cc_major, plan->device->cc_minor, plan->kernels.forward.kernel->entry->entry);
     return status;
   }
   if (status == PURR_STATUS_OK) {
     const bool is_triton = purr__stages_have(plan->stages, PURR__STAGE_GROUPED_GEMM);
-    set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs%s%s",
+    set_reason(plan, "%s on %s (compute capability %d.%d), %s GEMMs",
                is_auto ? "auto: the fastest there is" : "asked for", plan->device->name, plan->device->cc_major,
                plan->device->cc_minor,
                is_triton                           ? "Triton"
                : plan->kernels.gate_up_tma != NULL ? "wgmma"
-                                                   : "mma.sync",
-               is_triton ? "" : ", ", is_triton ? "" : describe_sums(plan, sums));
+                                                   : "mma.sync");
     return PURR_STATUS_OK;
   }
   /* Whatever keeps a GPU from serving the layer, the host can; only what was asked for by name must not be replaced. */

@@ -93,7 +93,6 @@ typedef struct purr__mega_variant {
 
 /* The kernels of a GPU plan. The tma ones are NULL where the device has none. */
 typedef struct purr__plan_kernels {
-  bool promotes; /* the GEMMs add partial sums of PURR__PROMOTED_K in FP32 */
   const struct purr__kernel *schedule_count, *schedule_place, *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
   const struct purr__kernel *exchange, *barrier; /* used when R > 1 */
   const struct purr__kernel *unit_list;

@@ -40,17 +40,13 @@ extern "C" void purr_quantize_mxfp8(of_quantize_mxfp8) { machine::fail("there is
   extern "C" void entry##_890(purr__gemm_params_t);
 PURR_OLDER(purr_gate_up)
 PURR_OLDER(purr_down)
-PURR_OLDER(purr_gate_up_promoted)
-PURR_OLDER(purr_down_promoted)
 #undef PURR_OLDER
 
 namespace machine {
 
 const Kernel *find_kernel(const char *name, int cc) {
 #define OLDER(entry, params) kernel<params, entry##_800>(#entry, 1), kernel<params, entry##_890>(#entry, 1)
-  static const Kernel older[] = {OLDER(purr_gate_up, purr__gemm_params_t), OLDER(purr_down, purr__gemm_params_t),
-                                 OLDER(purr_gate_up_promoted, purr__gemm_params_t),
-                                 OLDER(purr_down_promoted, purr__gemm_params_t)};
+  static const Kernel older[] = {OLDER(purr_gate_up, purr__gemm_params_t), OLDER(purr_down, purr__gemm_params_t)};
 #undef OLDER
   const int variant = cc == 80 ? 0 : cc == 86 || cc == 89 || cc == 120 ? 1 : -1;
   for (size_t i = 0; i < sizeof older / sizeof older[0] && variant >= 0; i++)

@@ -21,7 +21,7 @@ TOGETHER, ALL = 64, 127
 
 
 def open_library(path):
-    """The library, and in KERNELS the names that it knows: mma, wgmma_promoted, forward_208 (of the megakernel) ..."""
+    """The library, and in KERNELS the names that it knows: mma, wgmma, forward_208 (of the megakernel) ..."""
     library = ctypes.CDLL(path)
     library.staged_create.restype = ctypes.c_void_p
     library.staged_kernels_name.restype = ctypes.c_char_p
@@ -131,7 +131,7 @@ def main():
     parser.add_argument("--zipf", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--variants", default="wgmma,forward_208",
-                        help="mma, wgmma, each with _promoted too; the megakernel's: forward_208, ...")
+                        help="mma, wgmma; the megakernel's: forward_208, ...")
     parser.add_argument("--shape", action="append", default=[], help="NAME=T,H,I,E,K,S instead of the five")
     parser.add_argument("--json")
     parser.add_argument("--trace", help="a folder: the megakernel's timeline of each shape goes there")
@@ -158,12 +158,10 @@ def main():
             for work in works:
                 for _ in range(3): work()
             times = medians(works, arguments.pairs)
-        for v in variants:
-            if not arguments.trace or not v.startswith("forward"): continue
+        if arguments.trace:
             flush.zero_()
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            path = f"{arguments.trace}/{name}{'.promoted' * ('promoted' in v)}.trace"
-            assert library.staged_trace(layer.handle, stream, "promoted" in v, path.encode()) == 0
+            assert library.staged_trace(layer.handle, stream, f"{arguments.trace}/{name}.trace".encode()) == 0
         rates = [layer.flops / t / 1e9 for t in times]
         results[name] = dict(zip(["eager"] + variants, rates))
         print(f"{name:18s} eager {times[0]:.3f} ms {rates[0]:.0f} TFLOP/s" + "".join(

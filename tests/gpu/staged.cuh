@@ -18,14 +18,10 @@ __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_param
 __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params);
 __global__ void purr_gate_up(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_down(const __grid_constant__ purr__gemm_params_t params);
-__global__ void purr_gate_up_promoted(const __grid_constant__ purr__gemm_params_t params);
-__global__ void purr_down_promoted(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_down_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
-__global__ void purr_gate_up_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
-__global__ void purr_down_wgmma_promoted(const __grid_constant__ purr__gemm_tma_params_t params);
 __global__ void purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params);
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, traces, peers, shared_bytes) \
   __global__ void entry(const __grid_constant__ purr__forward_params_t params);
 #include "sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
@@ -45,27 +41,27 @@ enum Stage {
 };
 
 /* Which kernels multiply: from kMega on, the variants of the forward megakernel in the order of their table. */
-enum Kernels { kMma = 0, kMmaPromoted = 1, kWgmma = 2, kWgmmaPromoted = 3, kMega = 4 };
+enum Kernels { kMma = 0, kWgmma = 1, kMega = 2 };
 
 struct ForwardVariant {
   const char *entry;
   void (*kernel)(const purr__forward_params_t);
   int tile_rows;
-  bool promotes, traces, peers;
+  bool traces, peers;
   int shared_bytes;
 };
 constexpr ForwardVariant kVariants[] = {
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
-  {#entry, entry, tile_rows, promotes, traces, peers, shared_bytes},
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, traces, peers, shared_bytes) \
+  {#entry, entry, tile_rows, traces, peers, shared_bytes},
 #include "sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
 };
 constexpr int kNumKernels = kMega + sizeof kVariants / sizeof kVariants[0];
 constexpr int kLeastTileRows = 16;
 
-/* "mma", "wgmma_promoted", "forward_208"; NULL past the last. */
+/* "mma", "wgmma", "forward_208"; NULL past the last. */
 inline const char *kernels_name(int32_t kernels) {
-  static const char *const names[] = {"mma", "mma_promoted", "wgmma", "wgmma_promoted"};
+  static const char *const names[] = {"mma", "wgmma"};
   if (kernels < 0 || kernels >= kNumKernels) return nullptr;
   return kernels < kMega ? names[kernels] : kVariants[kernels - kMega].entry + strlen("purr_");
 }
@@ -73,16 +69,6 @@ inline const char *kernels_name(int32_t kernels) {
 /* Variants of the megakernel for one rank, without a timeline. */
 inline bool is_checked(int32_t kernels) {
   return !kVariants[kernels - kMega].traces && !kVariants[kernels - kMega].peers;
-}
-
-/* Whether they add the partial sums of long chains in FP32. */
-inline bool promotes(int32_t kernels) {
-  return kernels < kMega ? kernels == kMmaPromoted || kernels == kWgmmaPromoted : kVariants[kernels - kMega].promotes;
-}
-
-/* Rows of a weight in one box of its map for the grouped GEMMs. */
-inline int box_rows(int32_t kernels) {
-  return kernels == kWgmmaPromoted ? PURR__MAP_ROWS_B_PROMOTED : PURR__MAP_ROWS_B;
 }
 
 /* Everything one rank needs for a forward. */
@@ -285,14 +271,15 @@ inline cudaError_t make_interleaved_map(purr__tensor_map_t *map, const void *gat
   return encode_map(map, u < g ? u : g, 5, size, stride, box);
 }
 
-inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, bool down, int64_t a_rows, int b_box_rows,
+inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, bool down, int64_t a_rows,
                              const purr__tensor_map_t *const *by_expert) {
   cudaError_t error = cudaSuccess;
   for (int w = 0; w < (down ? 1 : 2) && error == cudaSuccess; w++) {
     maps->b_by_expert[w] = by_expert[w];
     const int64_t expert_stride = g.b[w].expert_stride > 0 ? g.b[w].expert_stride : g.n * g.b[w].row_stride;
     if (by_expert[w] == nullptr)
-      error = make_map(&maps->b[w], g.b[w].data, g.k, g.n, g.num_experts, g.b[w].row_stride, expert_stride, b_box_rows);
+      error = make_map(&maps->b[w], g.b[w].data, g.k, g.n, g.num_experts, g.b[w].row_stride, expert_stride,
+                       PURR__MAP_ROWS_B);
   }
   if (down && error == cudaSuccess && a_rows > 0)
     error = make_map(&maps->a, g.a.data, g.k, a_rows, 0, g.a.row_stride, 0, PURR__MAP_ROWS_A);
@@ -305,8 +292,7 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   const int arch = major * 10 + minor;
-  const bool promoted = promotes(l.kernels);
-  if (l.kernels == kWgmma || l.kernels == kWgmmaPromoted) {
+  if (l.kernels == kWgmma) {
     purr__gemm_tma_params_t tma = {};
     tma.gemm = params;
     for (int p = 0; p < params.num_problems; p++) {
@@ -319,18 +305,15 @@ inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_param
         by_expert[1] = l.expert_maps + El;
       }
       const int64_t a_rows = is_routed ? max_rows(l.max_tokens, l.top_k, l.num_experts, l.num_ranks) : g.num_rows;
-      cudaError_t error = make_maps(&tma.maps[p], g, down, a_rows, box_rows(l.kernels), by_expert);
+      cudaError_t error = make_maps(&tma.maps[p], g, down, a_rows, by_expert);
       if (error != cudaSuccess) return error;
     }
-    const int blocks = l.num_sms / 2 * 2; /* clusters of two */
-    auto kernel = promoted ? (down ? purr_down_wgmma_promoted : purr_gate_up_wgmma_promoted)
-                           : (down ? purr_down_wgmma : purr_gate_up_wgmma);
-    const char *name = promoted ? "purr_down_wgmma_promoted" : "purr_down_wgmma"; /* gate-up's has as much memory */
-    return launch(kernel, blocks, 384, kernel_shared_bytes(name, arch), tma, stream);
+    const int blocks = l.num_sms / 2 * 2;                      /* clusters of two */
+    auto kernel = down ? purr_down_wgmma : purr_gate_up_wgmma; /* which have as much shared memory */
+    return launch(kernel, blocks, 384, kernel_shared_bytes("purr_down_wgmma", arch), tma, stream);
   }
-  auto kernel = promoted ? (down ? purr_down_promoted : purr_gate_up_promoted) : (down ? purr_down : purr_gate_up);
-  const char *name = promoted ? "purr_down_promoted" : "purr_down";
-  return launch(kernel, l.num_sms, 256, kernel_shared_bytes(name, arch), params, stream);
+  auto kernel = down ? purr_down : purr_gate_up;
+  return launch(kernel, l.num_sms, 256, kernel_shared_bytes("purr_down", arch), params, stream);
 }
 
 inline purr__slot_sum_params_t sum_params(const Layer &l) {

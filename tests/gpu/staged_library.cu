@@ -88,9 +88,8 @@ int staged_run(void *layer, void *stream, int kernels, int stages) {
   return error == cudaSuccess ? num_launches : -(int)error;
 }
 
-/* One forward of the megakernel with its timeline, kernels/trace.h, written to a file: by the variant that writes one
- * and promotes or does not. Returns 0 on success. */
-int staged_trace(void *layer, void *stream, int promotes, const char *path) {
+/* One forward of the megakernel with its timeline, kernels/trace.h, written to a file. Returns 0 on success. */
+int staged_trace(void *layer, void *stream, const char *path) {
   staged::Layer *l = static_cast<staged::Layer *>(layer);
   purr__trace_header_t header = {};
   header.magic = PURR__TRACE_MAGIC;
@@ -109,7 +108,7 @@ int staged_trace(void *layer, void *stream, int promotes, const char *path) {
   l->trace = device;
   for (l->kernels = staged::kMega; l->kernels < staged::kNumKernels; l->kernels++) {
     const staged::ForwardVariant &variant = staged::kVariants[l->kernels - staged::kMega];
-    if (variant.traces && !variant.peers && variant.promotes == (promotes != 0)) break;
+    if (variant.traces && !variant.peers) break;
   }
   l->stages = staged::kAll;
   int num_launches = 0;

@@ -12,12 +12,12 @@
 typedef struct variant {
   const char *entry, *role;
   int tile_rows;
-  bool promotes, traces, peers;
+  bool traces, peers;
 } variant_t;
 
 static const variant_t variants[] = {
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
-  {#entry, #role, tile_rows, promotes, traces, peers},
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, traces, peers, shared_bytes) \
+  {#entry, #role, tile_rows, traces, peers},
 #include "kernels/sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
 };
@@ -95,8 +95,8 @@ static bits_t run_variant(purr_context_t *context, const test_problem_t *problem
   return bits;
 }
 
-/* All variants of the kind that the problem's sums need, against the one that the plan takes by itself. */
-static void compare(test_problem_t *problem, test_run_t run, bool promotes, const char *what) {
+/* All variants against the one that the plan takes by itself. */
+static void compare(test_problem_t *problem, test_run_t run, const char *what) {
   run.backend = PURR_BACKEND_MEGA;
   purr_context_t *context = NULL;
   CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
@@ -104,10 +104,10 @@ static void compare(test_problem_t *problem, test_run_t run, bool promotes, cons
   CU_ASSERT(run.inference || expected.num_kept > 0);
   for (int i = 0; i < NUM_VARIANTS; i++) {
     const variant_t *v = &variants[i];
-    if (v->promotes != promotes || v->peers) continue; /* peers: test_layer_bits */
+    if (v->peers) continue; /* peers: test_layer_bits */
     /* The twin with a timeline belongs to all: it runs in the room of the smallest tiles. A schedule keeps its own. */
     if (v->traces && run.schedule_first) continue;
-    const char *entry = !v->traces ? v->entry : promotes ? "purr_forward_16_promoted" : "purr_forward_16";
+    const char *entry = v->traces ? "purr_forward_16" : v->entry;
     const bits_t got = run_variant(context, problem, &run, entry, v->traces);
     if (memcmp(&got, &expected, sizeof got) != 0) fprintf(stderr, "%s: %s differs\n", what, v->entry);
     CU_ASSERT_EQUAL(got.output, expected.output);
@@ -133,14 +133,12 @@ static void route_by_zipf(test_problem_t *p) {
   }
 }
 
-static void several_experts(void) {
-  compare(test_random(1, 67, 200, 136, 5, 3, 0, false), (test_run_t){0}, false, "67");
-}
+static void several_experts(void) { compare(test_random(1, 67, 200, 136, 5, 3, 0, false), (test_run_t){0}, "67"); }
 
 static void zipf(void) {
   test_problem_t *p = test_random(2, 301, 72, 64, 9, 2, 0, false);
   route_by_zipf(p);
-  compare(p, (test_run_t){0}, false, "Zipf");
+  compare(p, (test_run_t){0}, "Zipf");
 }
 
 /* Tiles of all heights, and more of them than an expert's rows have segments. */
@@ -148,29 +146,29 @@ static void one_expert_gets_all(void) {
   for (int first = 0; first < 2; first++) {
     test_problem_t *p = test_random(3, 301, 64, 40, 3, 1, 0, false);
     for (int64_t i = 0; i < p->tokens; i++) p->ids[i] = 1;
-    compare(p, (test_run_t){.schedule_first = first, .inference = first}, false, "one expert");
+    compare(p, (test_run_t){.schedule_first = first, .inference = first}, "one expert");
   }
 }
 
-static void one_token(void) { compare(test_random(4, 1, 264, 136, 6, 2, 0, false), (test_run_t){0}, false, "T = 1"); }
+static void one_token(void) { compare(test_random(4, 1, 264, 136, 6, 2, 0, false), (test_run_t){0}, "T = 1"); }
 
 static void a_shared_expert(void) {
   test_problem_t *p = test_random(6, 85, 136, 72, 4, 2, 104, true);
   p->swiglu_limit = 1.0f;
-  compare(p, (test_run_t){.packed = true}, false, "shared expert");
+  compare(p, (test_run_t){.packed = true}, "shared expert");
 }
 
 /* Each of the three sums that can be long, at lengths that no stage and no chunk divides. */
 static void long_sums(void) {
   test_problem_t *p = test_random(7, 29, 2312, 24, 3, 2, 0, false);
   route_by_zipf(p);
-  compare(p, (test_run_t){0}, true, "long H");
-  compare(test_random(8, 19, 40, 3128, 2, 1, 0, false), (test_run_t){0}, true, "long I");
-  compare(test_random(9, 21, 72, 24, 2, 1, 2088, false), (test_run_t){0}, true, "long S");
-  compare(test_random(10, 1, 2064, 136, 3, 2, 16, true), (test_run_t){0}, true, "T = 1, long");
+  compare(p, (test_run_t){0}, "long H");
+  compare(test_random(8, 19, 40, 3128, 2, 1, 0, false), (test_run_t){0}, "long I");
+  compare(test_random(9, 21, 72, 24, 2, 1, 2088, false), (test_run_t){0}, "long S");
+  compare(test_random(10, 1, 2064, 136, 3, 2, 16, true), (test_run_t){0}, "T = 1, long");
   p = test_random(11, 163, 2056, 8, 2, 1, 0, false);
   for (int64_t i = 0; i < p->tokens; i++) p->ids[i] = 1;
-  compare(p, (test_run_t){.inference = true}, true, "one expert, long");
+  compare(p, (test_run_t){.inference = true}, "one expert, long");
 }
 
 int main(void) {

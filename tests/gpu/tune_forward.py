@@ -17,9 +17,8 @@ from shapes import SHAPES
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 VARIANTS = os.path.join(ROOT, "kernels/sm90a/forward_variants.def")
 CHOICE = os.path.join(ROOT, "runtime/plan/forward_choice.def")
-DEFAULTS = {False: "forward_208", True: "forward_176_promoted"}  # another variant must be faster than these
+DEFAULT = "forward_208"  # another variant must be faster than this
 NOISE = 0.02  # of the time: what it must be faster by
-MOST_UNPROMOTED_PRODUCTS = 2048  # as in runtime/plan/backend.c
 MOST_WHY = 96  # characters: a line has 120
 
 
@@ -31,24 +30,15 @@ def list_cases():
     return cases
 
 
-def is_promoted(shape):
-    T, H, I, E, K, S = shape
-    return max(H, I, S) > MOST_UNPROMOTED_PRODUCTS
-
-
 def mean_rows(shape):
     T, H, I, E, K, S = shape
     return -(-T * K // E)
 
 
-def role(promoted):
-    return "forward_promoted" if promoted else "forward"
-
-
-def list_variants(promoted):
+def list_variants():
     """Names of those for one rank, without a timeline."""
     with open(VARIANTS) as file: text = file.read()
-    return re.findall(rf"^PURR_FORWARD_VARIANT\(purr_(\w+), {role(promoted)},", text, re.M)
+    return re.findall(r"^PURR_FORWARD_VARIANT\(purr_(\w+), forward,", text, re.M)
 
 
 # ---- the table ----
@@ -58,50 +48,46 @@ def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def choose(group, default):
-    """The best variant for these cases together, and its mean time as a ratio to the default's."""
-    ratios = {v: geometric_mean([c["us"][v] / c["us"][default] for c in group]) for v in group[0]["us"]}
+def choose(group):
+    """The best variant for these cases together."""
+    ratios = {v: geometric_mean([c["us"][v] / c["us"][DEFAULT] for c in group]) for v in group[0]["us"]}
     best = min(ratios, key=ratios.get)
-    return (best, ratios[best]) if ratios[best] < 1 - NOISE else (default, 1.0)
+    return best if ratios[best] < 1 - NOISE else DEFAULT
 
 
-def why(group, entry, default):
+def why(group, entry):
     """What was measured, in as many cases as there is room for."""
-    if entry == default:
+    if entry == DEFAULT:
         text = f"none {NOISE:.0%} faster at "
-        parts = [f"{c['name']} ({c['us'][default]:.0f} us)" for c in group]
+        parts = [f"{c['name']} ({c['us'][DEFAULT]:.0f} us)" for c in group]
     else:
-        text = f"time to {default}'s "
-        parts = [f"{c['us'][entry] / c['us'][default]:.2f} at {c['name']} ({c['us'][entry]:.0f} us)" for c in group]
+        text = f"time to {DEFAULT}'s "
+        parts = [f"{c['us'][entry] / c['us'][DEFAULT]:.2f} at {c['name']} ({c['us'][entry]:.0f} us)" for c in group]
     while len(shown := text + ", ".join(parts)) > MOST_WHY: parts = parts[:-2] + ["..."]
     return shown
 
 
 def make_rows(cases):
-    """Rows (promotes, most rows or None, entry, why), narrower ones first."""
-    rows = []
-    for promotes in (False, True):
-        mine = [c for c in cases if c["promotes"] == promotes]
-        if not mine: raise SystemExit("there are no times of both kinds of sums: a table needs them")
-        default, groups = DEFAULTS[promotes], []
-        for size in sorted({c["mean_rows"] for c in mine}):
-            group = [c for c in mine if c["mean_rows"] == size]
-            entry, _ = choose(group, default)
-            if groups and groups[-1][0] == entry:
-                groups[-1][1].extend(group)
-            else:
-                groups.append((entry, group))
-        for i, (entry, group) in enumerate(groups):
-            most = None
-            if i + 1 < len(groups):  # half way to the next, as ratios go
-                most = math.isqrt(max(c["mean_rows"] for c in group) * min(c["mean_rows"] for c in groups[i + 1][1]))
-            rows.append((promotes, most, entry, why(group, entry, default)))
+    """Rows (most rows or None, entry, why), narrower ones first."""
+    rows, groups = [], []
+    for size in sorted({c["mean_rows"] for c in cases}):
+        group = [c for c in cases if c["mean_rows"] == size]
+        entry = choose(group)
+        if groups and groups[-1][0] == entry:
+            groups[-1][1].extend(group)
+        else:
+            groups.append((entry, group))
+    for i, (entry, group) in enumerate(groups):
+        most = None
+        if i + 1 < len(groups):  # half way to the next, as ratios go
+            most = math.isqrt(max(c["mean_rows"] for c in group) * min(c["mean_rows"] for c in groups[i + 1][1]))
+        rows.append((most, entry, why(group, entry)))
     return rows
 
 
 def format_rows(rows):
-    def row(promotes, most, entry, text):
-        head = f"PURR_FORWARD_CHOICE({role(promotes)}, {most or 'ANY_ROWS'}, purr_{entry},"
+    def row(most, entry, text):
+        head = f"PURR_FORWARD_CHOICE(forward, {most or 'ANY_ROWS'}, purr_{entry},"
         return f'{head} "{text}")' if len(head) + len(text) < 116 else f'{head}\n                    "{text}")'
     return "".join(row(*r) + "\n" for r in rows)
 
@@ -128,7 +114,7 @@ def measure(arguments):
         if arguments.only not in name: continue
         T, H, I, E, K, S = shape
         layer = bench.Layer(library, shape, False, has_eager=False)
-        variants = list_variants(is_promoted(shape))
+        variants = list_variants()
         works = [lambda v=bench.KERNELS.index(v): layer.run(v) for v in variants]
         expected = None
         for v, work in zip(variants, works):
@@ -141,7 +127,7 @@ def measure(arguments):
             for _ in range(2): work()
         times = bench.medians(works, arguments.rounds)
         touched = layer.ids.unique().numel() * 6 * H * I + 6 * H * S
-        cases.append({"name": name, "promotes": is_promoted(shape), "mean_rows": mean_rows(shape),
+        cases.append({"name": name, "mean_rows": mean_rows(shape),
                       "us": {v: t * 1000 for v, t in zip(variants, times)}})
         print(f"{name:18s} {mean_rows(shape):5d} rows  " + "  ".join(
             f"{v.removeprefix('forward_')} {t * 1000:.0f} us " + (f"{touched / t / 1e9:.2f} TB/s" if T <= 64 else
@@ -166,7 +152,7 @@ def main():
     if arguments.dry_run:
         for name, shape in list_cases():
             if arguments.only in name:
-                print(f"{name:18s} {mean_rows(shape):5d} rows  {' '.join(list_variants(is_promoted(shape)))}")
+                print(f"{name:18s} {mean_rows(shape):5d} rows  {' '.join(list_variants())}")
         return
     if (arguments.library is None) == (arguments.source is None): parser.error("give LIBRARY, --from or --dry-run")
     if arguments.source:

@@ -140,7 +140,6 @@ static void four_launches(void) {
     open_layer();
     ASSERT_OK(make_weights(false, 0));
     const char *const mega = plan->kernels.forward.kernel->entry->entry;
-    CU_ASSERT_EQUAL(strstr(mega, "_promoted") != NULL, hidden > 2048);
     const int before = fake->num_allocations;
     for (int64_t num_tokens = 0; num_tokens <= T; num_tokens += T) {
       ASSERT_OK(forward(num_tokens, NULL, NULL, NULL));
@@ -220,13 +219,13 @@ static void what_is_refused(void) {
 typedef struct variant {
   const char *entry, *role;
   int tile_rows, stages;
-  bool promotes, traces, peers;
+  bool traces, peers;
   int shared_bytes;
 } variant_t;
 
 static const variant_t variants[] = {
-#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, promotes, traces, peers, shared_bytes) \
-  {#entry, #role, tile_rows, stages, promotes, traces, peers, shared_bytes},
+#define PURR_FORWARD_VARIANT(entry, role, tile_rows, stages, slots, traces, peers, shared_bytes) \
+  {#entry, #role, tile_rows, stages, traces, peers, shared_bytes},
 #include "kernels/sm90a/forward_variants.def"
 #undef PURR_FORWARD_VARIANT
 };
@@ -259,10 +258,9 @@ static void the_table_of_variants(void) {
   for (int i = 0; i < NUM_VARIANTS; i++) {
     const variant_t *v = &variants[i];
     char name[64], role[64];
-    const char *promoted = v->promotes ? "_promoted" : "", *peers = v->peers ? "_peers" : "";
-    const char *traced = v->traces ? "_traced" : "";
-    snprintf(name, sizeof name, "purr_forward_%d%s%s%s", v->tile_rows, promoted, peers, traced);
-    snprintf(role, sizeof role, "forward%s%s%s", promoted, peers, traced);
+    const char *peers = v->peers ? "_peers" : "", *traced = v->traces ? "_traced" : "";
+    snprintf(name, sizeof name, "purr_forward_%d%s%s", v->tile_rows, peers, traced);
+    snprintf(role, sizeof role, "forward%s%s", peers, traced);
     CU_ASSERT_STRING_EQUAL(v->entry, name);
     CU_ASSERT_STRING_EQUAL(v->role, role);
     CU_ASSERT(v->tile_rows % PURR__MAP_ROWS_TOKENS == 0 && v->tile_rows <= PURR__UNIT_MAX_ROWS);
@@ -284,9 +282,9 @@ static void the_table_of_variants(void) {
 /* Every row of the choice is of a variant with that role, narrower rows stand first, and each of the roles without a
  * timeline ends with a row for all. */
 static void the_table_of_choices(void) {
-  static const char *const roles[] = {"forward", "forward_promoted", "forward_peers", "forward_promoted_peers"};
+  static const char *const roles[] = {"forward", "forward_peers"};
   int num = 0;
-  for (int r = 0; r < 4; r++) {
+  for (int r = 0; r < 2; r++) {
     int64_t before = 0;
     for (int i = 0; i < NUM_CHOICES; i++) {
       if (strcmp(choices[i].role, roles[r]) != 0) continue;
@@ -305,16 +303,14 @@ static void the_table_of_choices(void) {
 
 /* The plan takes the first row that fits, at each row's edges, and says so. */
 static void the_first_row_that_fits(void) {
-  inner = 64, shared = 0;
+  hidden = inner = 64, shared = 0;
   for (int i = 0; i < NUM_CHOICES; i++)
     for (int past = 0; past < 2; past++) {
-      const bool promotes = strstr(choices[i].role, "_promoted") != NULL,
-                 peers = strstr(choices[i].role, "_peers") != NULL;
+      const bool peers = strstr(choices[i].role, "_peers") != NULL;
       const int64_t rows = choices[i].most_rows == ANY_ROWS ? 5000 : choices[i].most_rows + past; /* of an expert */
       int first = 0;
       while (strcmp(choices[first].role, choices[i].role) != 0 || choices[first].most_rows < rows) first++;
       max_tokens = peers ? rows / K : rows * E / K;
-      hidden = promotes ? 2056 : 64;
       REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, peers ? E : 1));
       max_tokens = T;
       const char *entry = choices[first].entry;
@@ -341,8 +337,8 @@ static void a_variant_that_is_not_there(void) {
   const purr__kernel_t *before = plan->kernels.forward.kernel;
   ASSERT_FAILS(purr__plan_take_forward(plan, "purr_forward_7", &err), PURR_STATUS_MISSING_KERNEL,
                "no forward kernel purr_forward_7 is in the");
-  ASSERT_FAILS(purr__plan_take_forward(plan, "purr_forward_64_promoted", &err), PURR_STATUS_MISSING_KERNEL,
-               "no forward kernel purr_forward_64_promoted is in the");
+  ASSERT_FAILS(purr__plan_take_forward(plan, "purr_forward_208_peers", &err), PURR_STATUS_MISSING_KERNEL,
+               "no forward kernel purr_forward_208_peers is in the");
   CU_ASSERT_PTR_EQUAL(plan->kernels.forward.kernel, before);
   purr_plan_destroy(plan);
   purr_context_destroy(context);
@@ -350,10 +346,9 @@ static void a_variant_that_is_not_there(void) {
 
 /* Lists and tables of every variant have room for the worst that routing can do. */
 static void room_for_all_units(void) {
-  inner = 72, shared = 0;
+  hidden = 264, inner = 72, shared = 0;
   for (int i = 0; i < NUM_VARIANTS; i++) {
     if (variants[i].traces || variants[i].peers) continue;
-    hidden = variants[i].promotes ? 2056 : 264;
     REQUIRE_OK(open_plan(PURR_BACKEND_MEGA, 90, 0));
     ASSERT_OK(purr__plan_take_forward(plan, variants[i].entry, &err));
     CU_ASSERT(purr__plan_lay_out(plan));

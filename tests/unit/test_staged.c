@@ -119,42 +119,6 @@ static const row_t rows[] = {
 };
 enum { NUM_ROWS = sizeof rows / sizeof rows[0] };
 
-static const row_t *find_row(const char *role, const char *target) {
-  for (int i = 0; i < NUM_ROWS; i++)
-    if (strcmp(rows[i].role, role) == 0 && strcmp(rows[i].target, target) == 0) return &rows[i];
-  return NULL;
-}
-
-/* What has to be for long sums, of the same source, in blocks of the same form and over the same row tiles. */
-static void every_gemm_has_a_promoted_one(void) {
-  static const char *const roles[] = {"gate_up", "down", "gate_up_tma", "down_tma"};
-  int num_gemms = 0;
-  for (int i = 0; i < NUM_ROWS; i++) {
-    const row_t *plain = &rows[i];
-    for (int r = 0; r < 4; r++) {
-      if (strcmp(plain->role, roles[r]) != 0) continue;
-      char role[64], entry[64];
-      snprintf(role, sizeof role, "%s_promoted", plain->role);
-      snprintf(entry, sizeof entry, "%s_promoted", plain->entry);
-      const row_t *promoted = find_row(role, plain->target);
-      CU_ASSERT_PTR_NOT_NULL_FATAL(promoted);
-      CU_ASSERT_STRING_EQUAL(promoted->entry, entry);
-      CU_ASSERT_STRING_EQUAL(promoted->source, plain->source);
-      CU_ASSERT_EQUAL(promoted->threads, plain->threads);
-      CU_ASSERT_EQUAL(promoted->cluster, plain->cluster);
-      CU_ASSERT_EQUAL(plain->tile_m, PURR__TILE_ROWS);
-      CU_ASSERT_EQUAL(promoted->tile_m, PURR__TILE_ROWS);
-      CU_ASSERT(promoted->tile_n < plain->tile_n); /* the sums take registers */
-      if (r >= 2) {
-        CU_ASSERT_EQUAL(plain->tile_n, 2 * PURR__MAP_ROWS_B);
-        CU_ASSERT_EQUAL(promoted->tile_n, 2 * PURR__MAP_ROWS_B_PROMOTED);
-      }
-      num_gemms++;
-    }
-  }
-  CU_ASSERT_EQUAL(num_gemms, 2 * 7 + 2);
-}
-
 /* ---- launches ---- */
 
 static void assert_gemm(const fake_launch_t *launch, const char *entry, const char *target) {
@@ -168,38 +132,18 @@ static void assert_gemm(const fake_launch_t *launch, const char *entry, const ch
   CU_ASSERT_EQUAL(launch->grid[0], (unsigned)fake->num_sms & ~(row->cluster - 1));
 }
 
-/* The longest of the sums decides for gate-up and down together. */
-static void kernels_by_the_longest_sum(void) {
+static void five_launches(void) {
   static const struct {
     shape_t shape;
     int cc;
     const char *target, *gate_up, *down, *words;
   } cases[] = {
-      {{64, 32, 48},
-       90,
-       "sm_90a",
-       "purr_gate_up_wgmma",
-       "purr_down_wgmma",
-       "wgmma GEMMs, not promoted: sums have up to 64 products, no more than 2048"},
-      {{2048, 64, 0}, 90, "sm_90a", "purr_gate_up_wgmma", "purr_down_wgmma", "up to 2048 products"},
-      {{2056, 64, 0},
-       90,
-       "sm_90a",
-       "purr_gate_up_wgmma_promoted",
-       "purr_down_wgmma_promoted",
-       "wgmma GEMMs, promoted to FP32 every 1024 products: sums have up to 2056, more than 2048"},
-      {{64, 2056, 8}, 90, "sm_90a", "purr_gate_up_wgmma_promoted", "purr_down_wgmma_promoted", "up to 2056, more"},
-      {{64, 8, 4096}, 90, "sm_90a", "purr_gate_up_wgmma_promoted", "purr_down_wgmma_promoted", "up to 4096, more"},
-      {{64, 32, 48}, 80, "sm_80", "purr_gate_up", "purr_down", "mma.sync GEMMs, not promoted: sums have up to 64"},
-      {{64, 32, 2048}, 120, "sm_120", "purr_gate_up", "purr_down", "up to 2048 products"},
-      {{2056, 32, 0},
-       80,
-       "sm_80",
-       "purr_gate_up_promoted",
-       "purr_down_promoted",
-       "mma.sync GEMMs, promoted to FP32 every 1024 products"},
-      {{2056, 32, 0}, 86, "sm_86", "purr_gate_up_promoted", "purr_down_promoted", "up to 2056, more"},
-      {{64, 32, 2056}, 100, "sm_100", "purr_gate_up_promoted", "purr_down_promoted", "up to 2056, more"},
+      {{64, 32, 48}, 90, "sm_90a", "purr_gate_up_wgmma", "purr_down_wgmma", "(compute capability 9.0), wgmma GEMMs"},
+      {{2056, 64, 0}, 90, "sm_90a", "purr_gate_up_wgmma", "purr_down_wgmma", "wgmma GEMMs"},
+      {{64, 32, 48}, 80, "sm_80", "purr_gate_up", "purr_down", "mma.sync GEMMs"},
+      {{2056, 32, 0}, 86, "sm_86", "purr_gate_up", "purr_down", "mma.sync GEMMs"},
+      {{64, 32, 2056}, 100, "sm_100", "purr_gate_up", "purr_down", "mma.sync GEMMs"},
+      {{64, 32, 2048}, 120, "sm_120", "purr_gate_up", "purr_down", "mma.sync GEMMs"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     purr_weights_t *weights = NULL;
@@ -224,32 +168,16 @@ static void kernels_by_the_longest_sum(void) {
   }
 }
 
-/* The megakernel follows the same rule, and says so. */
-static void the_megakernel_too(void) {
-  static const struct {
-    shape_t shape;
-    const char *words;
-  } cases[] = {{{2048, 64, 2048}, "not promoted: sums have up to 2048 products, no more than 2048"},
-               {{64, 64, 2056}, "_promoted, promoted to FP32 every 1024 products: sums have up to 2056"}};
-  for (int i = 0; i < 2; i++) {
-    REQUIRE_OK(open_plan(&cases[i].shape, PURR_BACKEND_MEGA, 90));
-    CU_ASSERT_PTR_NOT_NULL(strstr(plan->backend_reason, cases[i].words));
-    close_plan();
-  }
-}
-
 /* A box of a weight is half of what a tile takes: in one tensor, by pointer, and of the shared expert. The map that is
  * made last is down's. */
 static void boxes_of_weights(void) {
   static const struct {
     shape_t shape;
     int cc, by_pointer, num_maps;
-    unsigned box_rows;
-  } cases[] = {
-      {{2048, 64, 0}, 90, false, 3, 128},   {{2056, 64, 0}, 90, false, 3, 96},   {{2048, 64, 0}, 90, true, 3 * E, 128},
-      {{2056, 64, 0}, 90, true, 3 * E, 96}, {{64, 64, 2048}, 90, false, 6, 128}, {{64, 64, 2056}, 90, false, 6, 96},
-      {{64, 64, 2056}, 80, false, 0, 0},
-  };
+  } cases[] = {{{2056, 64, 0}, 90, false, 3},
+               {{2056, 64, 0}, 90, true, 3 * E},
+               {{64, 64, 2056}, 90, false, 6},
+               {{64, 64, 2056}, 80, false, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const shape_t *s = &cases[i].shape;
     purr_weights_t *weights = NULL;
@@ -261,7 +189,7 @@ static void boxes_of_weights(void) {
     CU_ASSERT_EQUAL(fake->num_encodings, cases[i].num_maps);
     if (cases[i].num_maps > 0) {
       CU_ASSERT_EQUAL(fake->encoding.box[0], PURR__MAP_STAGE_K);
-      CU_ASSERT_EQUAL(fake->encoding.box[1], cases[i].box_rows);
+      CU_ASSERT_EQUAL(fake->encoding.box[1], PURR__MAP_ROWS_B);
       CU_ASSERT_EQUAL(fake->encoding.dims[0], (uint64_t)(s->shared > 0 ? s->shared : s->inner));
       CU_ASSERT_EQUAL(fake->encoding.dims[1], (uint64_t)s->hidden);
     }
@@ -327,11 +255,8 @@ static void two_sms_for_each_rank(void) {
 }
 
 int main(void) {
-  return fake_cuda_test_main("the staged backend",
-                             (purr_test_t[]){{"every GEMM has a promoted one", every_gemm_has_a_promoted_one},
-                                             {"kernels by the longest sum", kernels_by_the_longest_sum},
-                                             {"the megakernel too", the_megakernel_too},
-                                             {"boxes of weights", boxes_of_weights},
-                                             {"two SMs for each rank", two_sms_for_each_rank},
-                                             {0}});
+  return fake_cuda_test_main("the staged backend", (purr_test_t[]){{"five launches", five_launches},
+                                                                   {"boxes of weights", boxes_of_weights},
+                                                                   {"two SMs for each rank", two_sms_for_each_rank},
+                                                                   {0}});
 }

@@ -28,11 +28,6 @@ purr_status_t purr__staged_encode_map(purr__device_t *device, purr__tensor_map_t
   return purr__staged_encode_tensor(device, map, data, depth > 0 ? 3 : 2, size, stride, box, err);
 }
 
-/* Rows of a weight in one box of its map. */
-static int box_rows(const purr_plan_t *plan) {
-  return plan->kernels.promotes ? PURR__MAP_ROWS_B_PROMOTED : PURR__MAP_ROWS_B;
-}
-
 static purr__weight_t weight_of(const purr__view_t *view) {
   return (purr__weight_t){.data = view->pointers == NULL ? purr__view_slice(view, 0, 2) : NULL,
                           .expert_stride = view->slice_stride,
@@ -79,7 +74,7 @@ static purr_status_t place_experts(const purr_weights_t *weights, purr__staged_w
       if (with_maps)
         status = purr__staged_encode_map(plan->device, (purr__tensor_map_t *)(host + maps_at) + e, slice,
                                          routed[i].columns, routed[i].rows, 1, routed[i].view->row_stride,
-                                         routed[i].rows * routed[i].view->row_stride, box_rows(plan), err);
+                                         routed[i].rows * routed[i].view->row_stride, PURR__MAP_ROWS_B, err);
     }
     routed[i].weight->by_expert = (const void *const *)(device + pointers_at);
     if (with_maps) routed[i].maps->b_by_expert[routed[i].map_idx] = (const purr__tensor_map_t *)(device + maps_at);
@@ -104,7 +99,7 @@ static purr_status_t prepare_routed(const purr_weights_t *weights, purr__staged_
     if (with_maps && r->view->pointers == NULL)
       status = purr__staged_encode_map(weights->plan->device, &r->maps->b[r->map_idx], r->weight->data, r->columns,
                                        r->rows, weights->plan->num_local_experts, r->view->row_stride,
-                                       r->view->slice_stride, box_rows(weights->plan), err);
+                                       r->view->slice_stride, PURR__MAP_ROWS_B, err);
   }
   return status == PURR_STATUS_OK && any_pointers ? place_experts(weights, staged, routed, with_maps, err) : status;
 }
@@ -127,9 +122,9 @@ static purr_status_t prepare_shared(const purr_weights_t *weights, purr__staged_
   for (int i = 0; i < 3 && status == PURR_STATUS_OK; i++) {
     *all[i].weight = weight_of(all[i].view);
     if (with_maps)
-      status =
-          purr__staged_encode_map(plan->device, all[i].map, all[i].weight->data, all[i].columns, all[i].rows, 1,
-                                  all[i].view->row_stride, all[i].rows * all[i].view->row_stride, box_rows(plan), err);
+      status = purr__staged_encode_map(plan->device, all[i].map, all[i].weight->data, all[i].columns, all[i].rows, 1,
+                                       all[i].view->row_stride, all[i].rows * all[i].view->row_stride, PURR__MAP_ROWS_B,
+                                       err);
   }
   if (views->has_shared_expert_gate) staged->shared_expert_gate = views->shared_expert_gate.data;
   return status;
