@@ -346,7 +346,7 @@ struct Case {
         const int64_t n = w == 2 ? s.H : s.I, k = w == 2 ? s.I : s.H;
         for (int64_t e = 0; e < El; e++)
           CUDA(staged::make_map(&map[(size_t)e], at[(size_t)e], k, n, 1, weight[w]->row_stride,
-                                n * weight[w]->row_stride, staged::box_rows(wgmma)));
+                                n * weight[w]->row_stride, PURR__MAP_ROWS_B));
         CUDA(cudaMemcpy(l.expert_maps + w * El, map.data(), map.size() * sizeof map[0], cudaMemcpyHostToDevice));
         if (w == 1 && wgmma >= staged::kMega) {
           std::vector<purr__tensor_map_t> own((size_t)(2 * El));
@@ -970,7 +970,7 @@ int main(int argc, char **argv) {
     test_fixtures(wgmma);
     test_bad_routes(wgmma);
     test_batches({517, 520, 328, 12, 4, 200}, wgmma);
-    test_batches({150, 2312, 1096, 2, 2, 1032}, wgmma); /* sums are cut alike, wherever in a tile a row comes to lie */
+    test_batches({150, 2312, 1096, 2, 2, 1032}, wgmma); /* sums have the same parts, wherever in a tile a row lies */
     for (int R : {2, 3, 4, 6})
       if (wgmma < staged::kMega) test_ranks(R, wgmma);
     if (!is_chosen(wgmma)) continue;
