@@ -50,8 +50,7 @@ struct Variant {
   static constexpr int kBoxRowsB = PURR__MAP_ROWS_B; /* half of B: one block's share */
   static constexpr int kBoxBytesB = kBoxRowsB * kRowBytes, kStageBytesB = kTileWeightRows * kRowBytes;
   static_assert(kTileWeightRows == 2 * kBoxRowsB, "two boxes of B");
-  /* What a consumer warp writes out at once, columns by groups of 8. */
-  static constexpr int kStagingColumns = kTileWeightRows / 2, kGroups = kStagingColumns / 8;
+  static constexpr int kStagingColumns = kTileWeightRows / 2; /* what a consumer warp writes out at once */
   /* Registers of a thread: gate-up's epilogue needs more, down's loader. */
   static constexpr int kLoaderRegisters = kRole == Role::kGateUp ? 40 : 72;
   static constexpr int kConsumerRegisters = kRole == Role::kGateUp ? 232 : 216;
@@ -259,13 +258,8 @@ __device__ __forceinline__ void load_units(const purr__gemm_tma_params_t &params
   ptx::mbarrier_arrive_release(&shared->full[ring.stage]);
 }
 
-/* Where a chunk of a row lies in staging memory: 8 rows of one chunk in 8 different banks. Rows of 16 chunks begin at
- * the same bank, those of 12 at one of two. */
-template <int kChunksOfRow>
-__device__ __forceinline__ int staged_chunk(int row, int chunk) {
-  static_assert(kChunksOfRow == 16 || kChunksOfRow == 12, "whole swizzles");
-  return chunk ^ (kChunksOfRow == 16 ? row & 7 : row >> 1 & 3);
-}
+/* Where a chunk of a row lies in staging memory: 8 rows of one chunk in 8 different banks. */
+__device__ __forceinline__ int staged_chunk(int row, int chunk) { return chunk ^ (row & 7); }
 
 /* A consumer warp's 16 rows of kStagingColumns, by way of its staging memory: accumulators hold 4 bytes of a row here
  * and there, memory wants whole lines. pair_of(group, half) is the BF16 pair of a group of 8 columns and a half of the
@@ -273,21 +267,23 @@ __device__ __forceinline__ int staged_chunk(int row, int chunk) {
 template <typename V, typename PairOf>
 __device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const char *row, int column, int n) {
   const int lane = threadIdx.x % 32;
-  constexpr int kPitch = V::kStagingColumns * 2; /* bytes */
+  constexpr int kPitch = V::kStagingColumns * 2;  /* bytes */
+  constexpr int kGroups = V::kStagingColumns / 8; /* of columns: 16-byte chunks of a row */
+  static_assert(kGroups == 16, "half a warp writes a row");
   const uint32_t base = ptx::shared_address(staging);
   const int to_row = lane % 16;
 #pragma unroll
-  for (int group = 0; group < V::kGroups; group += 2)
-    ptx::stmatrix_x4(base + to_row * kPitch + (staged_chunk<V::kGroups>(to_row, group + lane / 16) << 4),
-                     pair_of(group, 0), pair_of(group, 1), pair_of(group + 1, 0), pair_of(group + 1, 1));
+  for (int group = 0; group < kGroups; group += 2)
+    ptx::stmatrix_x4(base + to_row * kPitch + (staged_chunk(to_row, group + lane / 16) << 4), pair_of(group, 0),
+                     pair_of(group, 1), pair_of(group + 1, 0), pair_of(group + 1, 1));
   __syncwarp();
-  const int chunk = min(lane % 16, V::kGroups - 1);
-  const bool inside = lane % 16 < V::kGroups && column + chunk * 8 < n;
+  const int chunk = lane % 16;
+  const bool inside = column + chunk * 8 < n;
 #pragma unroll
   for (int i = 0; i < kWarpRows / 2; i++) {
     const int from_row = i * 2 + lane / 16;
     char *to = reinterpret_cast<char *>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), from_row));
-    const uint4 v = ptx::ld_shared_16(base + from_row * kPitch + (staged_chunk<V::kGroups>(from_row, chunk) << 4));
+    const uint4 v = ptx::ld_shared_16(base + from_row * kPitch + (staged_chunk(from_row, chunk) << 4));
     if (inside && to != nullptr) ptx::st_16(to + (column + chunk * 8) * 2, v);
   }
   __syncwarp();
@@ -389,7 +385,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
                                              const float *value = sum + group * 4 + half * 2;
                                              return ptx::pack_bf16x2(value[0], value[1]);
     };
-    auto upper_sum_of = [&](int group, int half) { return sum_of(group + V::kGroups, half); };
+    auto upper_sum_of = [&](int group, int half) { return sum_of(group + V::kStagingColumns / 8, half); };
     if (kRole == Role::kGateUp) {
       const float limit = clamp_limit(gemm);
       auto a_of = [&](int group, int half) {

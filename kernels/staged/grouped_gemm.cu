@@ -17,14 +17,13 @@ namespace {
 
 /* ---------------------------------------------------------------------------------------------------------- types */
 
-/* Shared memory decides: 163 KiB on sm_80, 99 KiB on sm_86, 89 and 120, 227 KiB elsewhere. kMemoryRows: rows of both
- * operands in all stages. */
+/* Shared memory decides: 163 KiB on sm_80, 99 KiB on sm_86, 89 and 120, 227 KiB elsewhere. */
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
-constexpr int kStageK = 32, kMemoryRows = 4 * (128 + 256);
+constexpr int kStageK = 32, kStages = 4;
 #elif __CUDA_ARCH__ == 800
-constexpr int kStageK = 64, kMemoryRows = 3 * (128 + 256);
+constexpr int kStageK = 64, kStages = 3;
 #else
-constexpr int kStageK = 64, kMemoryRows = 4 * (128 + 256);
+constexpr int kStageK = 64, kStages = 4;
 #endif
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
@@ -39,8 +38,7 @@ struct Variant {
   static constexpr Role kRole = kRole_;
   static constexpr int kTileWeightRows = 256; /* rows of B */
   static constexpr int kColumns = kTileColumns<kRole, kTileWeightRows>;
-  static constexpr int kStages = kMemoryRows / (kTileRows + kTileWeightRows); /* as many as there is memory for */
-  static constexpr int kCopiesB = kTileWeightRows / kRowsAtOnce;              /* of one thread */
+  static constexpr int kCopiesB = kTileWeightRows / kRowsAtOnce; /* of one thread */
   /* Of one warp's accumulators. */
   static constexpr int kWarpWeightRows = 64, kWarpColumns = kTileWeightRows / kWarpWeightRows;
   static constexpr int kWarpRows = kTileRows / (kWarps / kWarpColumns);
@@ -50,8 +48,8 @@ struct Variant {
 /* Stage s of both operands. A row's chunks are swizzled, so that 8 rows of one chunk lie in 8 different banks. */
 template <typename V>
 struct SharedStorage {
-  char a[V::kStages][kTileRows * kRowBytes];
-  char b[V::kStages][V::kTileWeightRows * kRowBytes];
+  char a[kStages][kTileRows * kRowBytes];
+  char b[kStages][V::kTileWeightRows * kRowBytes];
 };
 
 template <typename V>
@@ -125,7 +123,7 @@ struct Loader {
 
   /* Fills all stages; one group each, empty or not. */
   __device__ __forceinline__ void load_first(SharedStorage<V> *shared) const {
-    for (int s = 0; s < V::kStages; s++) {
+    for (int s = 0; s < kStages; s++) {
       if (s * kStageK < k) load(shared, s, s);
       ptx::cp_async_commit();
     }
@@ -220,7 +218,6 @@ struct Accumulators {
 
 template <typename V>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
-  constexpr int kStages = V::kStages;
   char *dynamic_shared = ptx::dynamic_shared<char, 1024>();
   SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(dynamic_shared);
   if (!turn::owns(params.turn) || params.status->status != 0) return;
