@@ -2,7 +2,7 @@
 """Times the forward over shapes that benchmarks leave out, one dimension after the other: odd numbers of tokens, widths
 that no tile divides, 1 to 512 experts, 1 to 16 slots, uneven routing. Prints how much of what the device can do each
 reaches (the larger of the fractions of a dense product and of a copy that `purr bench` gives) and marks a cliff: a shape
-that falls below FALL of the worse of its neighbours. About two minutes for each backend on an H200. Usage:
+that falls below FALL of the worse of its neighbours. Usage:
   sweep.py [--program BUILD/purr] [--backend staged,mega] [--only AXIS] [--dense TFLOPS] [--scale N] [--json FILE]
            [--dry-run]"""
 import argparse

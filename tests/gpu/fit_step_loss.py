@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tensor cores of this GPU lose of an accumulator in a step of 16 k: the value for PURR__STEP_LOSS in
 kernels/layout.h; kernels/sums.cuh says what it is for. Products in BF16, normal data, sums in float64 beside them; with
-`tl.dot` 64 k at a time, which is wgmma on sm_90 and mma.sync elsewhere. Ten seconds. Usage:
+`tl.dot` 64 k at a time, which is wgmma on sm_90 and mma.sync elsewhere. Usage:
   fit_step_loss.py [--m 1024] [--n 1024]
 Needs PyTorch and Triton."""
 import argparse

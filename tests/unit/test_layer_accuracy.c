@@ -335,8 +335,8 @@ static void with_shared_expert(void) { compare(88, false, 0.0f, 12, plain()); }
 static void with_gated_shared_expert(void) { compare(88, true, 0.0f, 13, plain()); }
 static void with_clamp(void) { compare(40, true, 0.75f, 14, plain()); }
 
-/* So long that kernels take them in parts: along H, along I, along the shared expert's I; and so long that half of what
- * is allowed does only where sums are given back what tensor cores lose (kernels/sums.cuh). */
+/* So long that kernels take them in parts: along H, along I, along the shared expert's I. The last is so long that it
+ * keeps to its smaller bound only where sums are given back what tensor cores lose (kernels/sums.cuh). */
 static void long_sums(void) {
   static const struct {
     int64_t tokens, hidden, inner, shared, experts;
