@@ -3,7 +3,8 @@
  * What the host and the kernels agree on: the parameter structs of every kernel, byte for byte. Plain C and CUDA C++.
  * Each kernel takes one struct by value. All pointers are device addresses; all strides count elements.
  *
- * A change of any struct raises PURR__KERNEL_LAYOUT, which each kernel package records and the runtime compares. */
+ * A change of any struct, or of what kernels do with one, raises PURR__KERNEL_LAYOUT, which each kernel package records
+ * and the runtime compares. */
 #ifndef PURR_KERNELS_LAYOUT_H
 #define PURR_KERNELS_LAYOUT_H
 
@@ -12,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PURR__KERNEL_LAYOUT 4
+#define PURR__KERNEL_LAYOUT 5
 
 /* Rows of an expert's segment come in multiples of this. */
 #define PURR__SEGMENT_ROWS 64

@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--backend", default="staged,mega", help="one or several, with commas between (default: staged,mega)")
     parser.add_argument("--only", default="", metavar="AXIS", help="; ".join(AXES))
     parser.add_argument("--dense", type=float, help="TFLOP/s of a dense product here, as purr bench takes it")
-    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--repeat", type=int, default=10, help="runs of each, at least 10 (default: 10)")
     parser.add_argument("--scale", type=int, default=1, help="widths and tokens are so many times fewer (default: 1)")
     parser.add_argument("--json", help="save all measurements here")
     parser.add_argument("--dry-run", action="store_true", help="print the shapes, time nothing")
@@ -99,7 +99,7 @@ def main():
                   for (axis, value, config, _), result in zip(cases, results)]
     if arguments.json:
         with open(arguments.json, "w") as file: json.dump(saved, file, indent=1)
-    print(f"{len(cliffs)} cliffs" + "".join(f"; {backend}: {axis} {value}" for backend, axis, value in cliffs))
+    print(f"{len(cliffs)} cliff{'s' * (len(cliffs) != 1)}" + "".join(f"; {backend}: {axis} {value}" for backend, axis, value in cliffs))
     sys.exit(len(cliffs) > 0)
 
 

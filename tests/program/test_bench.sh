@@ -99,7 +99,7 @@ PYTHON
 code=0
 PYTHONDONTWRITEBYTECODE=1 python3 "$SOURCE_DIR/tests/bench/sweep.py" --program "$PURR" --backend host --scale 64 --only slots \
   --json "$work/sweep.json" >"$work/out" || code=$?
-{ [ "$code" -le 1 ] && grep -q "^host, slots" "$work/out" && grep -q "^[0-9]* cliffs" "$work/out"; } ||
+{ [ "$code" -le 1 ] && grep -q "^host, slots" "$work/out" && grep -q "^[0-9]* cliff" "$work/out"; } ||
   complain "sweep.py ended with $code"
 
 # A GPU, where there is one.

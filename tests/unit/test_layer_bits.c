@@ -127,7 +127,7 @@ static void whatever_shares_the_batch(void) {
 }
 
 /* The hash of a fixed problem, the same for every compiler, instruction set and machine. A change of numerics changes
- * it: then write the new value here, and say so in the change log. */
+ * it: then write the new value here, and say so in the commit. */
 #define GOLDEN 0xe470054d01fa1dbeu
 static void golden(void) {
   if (test_backend() != PURR_BACKEND_HOST) return;
