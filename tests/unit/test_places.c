@@ -169,22 +169,20 @@ static void objects_of_another_place(int32_t backend) {
       char both[128], words[160];
       snprintf(both, sizeof both, "made for %s, but the plan is for %s", where[there], where[here]);
       call_t call;
-      make_call(mine, &call);
-      call.args.weights = other->weights;
-      snprintf(words, sizeof words, "the weights: %s", both);
-      ASSERT_REFUSED(words, purr_forward(mine->plan, mine->workspace, &call.args, &err));
-      make_call(mine, &call);
-      call.args.schedule = other->schedule;
-      snprintf(words, sizeof words, "the schedule: %s", both);
-      ASSERT_REFUSED(words, purr_forward(mine->plan, mine->workspace, &call.args, &err));
-      make_call(mine, &call);
-      call.args.saved = other->saved;
-      snprintf(words, sizeof words, "saved: %s", both);
-      ASSERT_REFUSED(words, purr_forward(mine->plan, mine->workspace, &call.args, &err));
-      make_call(mine, &call);
-      call.args.trace = other->trace;
-      snprintf(words, sizeof words, "the trace: %s", both);
-      ASSERT_REFUSED(words, purr_forward(mine->plan, mine->workspace, &call.args, &err));
+      const struct {
+        const char *name;
+        const void *object;
+        size_t at; /* in the call's arguments */
+      } objects[] = {{"the weights", other->weights, offsetof(purr_forward_args_t, weights)},
+                     {"the schedule", other->schedule, offsetof(purr_forward_args_t, schedule)},
+                     {"saved", other->saved, offsetof(purr_forward_args_t, saved)},
+                     {"the trace", other->trace, offsetof(purr_forward_args_t, trace)}};
+      for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
+        make_call(mine, &call);
+        memcpy((char *)&call.args + objects[i].at, &objects[i].object, sizeof objects[i].object);
+        snprintf(words, sizeof words, "%s: %s", objects[i].name, both);
+        ASSERT_REFUSED(words, purr_forward(mine->plan, mine->workspace, &call.args, &err));
+      }
       make_call(mine, &call);
       snprintf(words, sizeof words, "the workspace: %s", both);
       ASSERT_REFUSED(words, purr_forward(mine->plan, other->workspace, &call.args, &err));
