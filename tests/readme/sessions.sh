@@ -31,7 +31,7 @@ for command in "$work"/*.command; do
   simplify "$base.shown" >"$base.expected"
   simplify "$base.printed" >"$base.got"
   if ! diff -u "$base.expected" "$base.got"; then
-    echo "README: this session prints something else now: $(cat "$command")" >&2
+    echo "README: this command prints something else than is shown there: $(cat "$command")" >&2
     failed=1
   fi
 done
