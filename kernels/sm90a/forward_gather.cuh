@@ -35,16 +35,28 @@ struct TakenRows {
   /* Blocks that rows are dealt to. */
   __device__ __forceinline__ int num_dealt() const { return kPulls ? params.num_pull_blocks : (int)gridDim.x; }
 
+  /* The first of the rows that this thread's warp takes; the limit or more when there are none below it. Other warps
+   * take rows meanwhile, also after a look at what is left: one that took more than it may would never bring them. */
+  __device__ __forceinline__ int take_first(int limit) {
+    int first = *(volatile int *)next_rows;
+    while (first < limit) {
+      const int seen = atomicCAS(next_rows, first, first + kRowsTaken);
+      if (seen == first) break;
+      first = seen;
+    }
+    return first;
+  }
+
   /* Takes the block's next rows, up to the limit; false when there are none. */
   __device__ __forceinline__ bool take(int limit) {
     const purr__device_table_t &table = params.table;
     const int lane = threadIdx.x % 32, tile_rows = params.order.tile_rows;
     int first = 0;
-    if (lane == 0) first = *(volatile int *)next_rows < limit ? atomicAdd(next_rows, kRowsTaken) : INT_MAX / 2;
+    if (lane == 0) first = take_first(limit);
     first = __shfl_sync(0xFFFFFFFFu, first, 0);
     num_done = num_taken = 0;
     from = nullptr;
-    if (first == INT_MAX / 2) return false;
+    if (first >= limit) return false;
     /* Of all tiles, each with room for tile_rows. The plan sees to it that 32 bits do. */
     const int end = table.tile_begin[params.num_experts] * tile_rows;
     if (first * num_dealt() + (int)blockIdx.x >= end) {
