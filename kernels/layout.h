@@ -288,10 +288,9 @@ typedef struct purr__gemm_tma_params {
 #define PURR__MAP_ROWS_B 128
 
 /* Tensor cores lose this part of an accumulator in each step of 16 k; kernels give it back at the end of a sum, and in
- * longer ones than WHOLE every PART of k: kernels/sums.cuh. */
+ * longer ones after every so much of k: kernels/sums.cuh. */
 #define PURR__STEP_LOSS (0.5f / 16777216)
-#define PURR__SUM_WHOLE_K 2048
-#define PURR__SUM_PART_K 1024
+#define PURR__SUM_PART_K 2048
 
 /* ------------------------------------------------------------------------------------------------------- slot sum */
 

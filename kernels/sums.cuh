@@ -16,21 +16,31 @@
 namespace purr {
 namespace {
 
-/* Where the part ends that begins at `begin`; all in stages of kStageK. is_early: the first part is half as long, so
- * that two warpgroups take turns at the tensor cores. */
+/* How the parts of a sum lie, counted in stages of kStageK; a sum no longer than a part is one. is_early: the first is
+ * half as long, so that two warpgroups do not leave the tensor cores alone at the same time. */
 template <int kStageK>
-__device__ __forceinline__ int end_of_part(int begin, int stages, bool is_early) {
-  constexpr int kPart = PURR__SUM_PART_K / kStageK, kWhole = PURR__SUM_WHOLE_K / kStageK;
-  static_assert(PURR__SUM_PART_K % (2 * kStageK) == 0 && PURR__SUM_WHOLE_K % kStageK == 0, "whole stages");
-  const int before = is_early ? kPart / 2 : 0;
-  return stages <= kWhole ? stages : min(stages, (begin + before) / kPart * kPart + kPart - before);
-}
+struct SumParts {
+  static constexpr int kPart = PURR__SUM_PART_K / kStageK;
+  static_assert(PURR__SUM_PART_K % (2 * kStageK) == 0, "whole stages");
+  int stages;
+  bool is_early;
 
-/* What a sum is multiplied by at the end of a part, so many stages after the end before and before the next one. */
-template <int kStageK>
-__device__ __forceinline__ float give_back(int stages_between) {
-  return 1.0f + PURR__STEP_LOSS / 2 * (kStageK / 16) * (float)stages_between;
-}
+  __device__ __forceinline__ int first() const { return is_early ? kPart / 2 : kPart; }
+
+  /* Whether a part ends behind `done` stages, and another follows. */
+  __device__ __forceinline__ bool ends_at(int done) const {
+    return done % kPart == first() % kPart && stages > kPart && done < stages;
+  }
+
+  /* What the sum is multiplied by where a part ends, behind the last one too: it makes up for half of the part before
+   * and half of the part after. */
+  __device__ __forceinline__ float factor_at(int done) const {
+    int begin = 0;
+    if (stages > kPart && done > first()) begin = (done - 1 - first()) / kPart * kPart + first();
+    const int end = min(done + kPart, stages);
+    return 1.0f + PURR__STEP_LOSS / 2 * (kStageK / 16) * (float)(end - begin);
+  }
+};
 
 }  // namespace
 }  // namespace purr

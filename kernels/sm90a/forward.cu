@@ -161,37 +161,41 @@ __device__ __forceinline__ void multiply(SharedStorage<V> *shared, int consumer,
   auto release = [&](uint32_t at) {
     if (lane < kCluster) ptx::mbarrier_arrive_release_cta_at(&shared->empty[at], lane);
   };
-  const bool is_early = consumer != 0;
-#pragma unroll 1
-  for (int s = 0; s < steps;) {
-    const int begin = s, end = end_of_part<kStageK>(begin, steps, is_early);
-    uint32_t previous = 0;
-    ptx::wgmma_fence();
-#pragma unroll 1
-    for (; s < end; s++) {
-      ptx::mbarrier_wait_acquire(&shared->full[stage.at()], stage.round());
-      const uint64_t a = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->weights[stage.at()]) +
-                                                    consumer * kConsumerRows * kRowBytes);
-      const uint64_t b = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->tokens[stage.at()]));
-      ptx::wgmma_fence();
+  const SumParts<kStageK> parts = {steps, consumer != 0};
+  auto give_back = [&](int done) {
+    const float factor = parts.factor_at(done);
 #pragma unroll
-      for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64nNk16_bf16<kN>(sum, a + i * 2, b + i * 2, i != 0 || s != 0);
-      ptx::wgmma_commit();
-      if (s > begin) {
-        ptx::wgmma_wait<1>();
-        release(previous);
-      }
-      previous = stage.at();
-      stage.advance();
+    for (int i = 0; i < kN / 2; i++) {
+      ptx::hold_back(sum[i]); /* it is there only now */
+      sum[i] *= factor;
     }
-    ptx::wgmma_wait<0>();
+  };
+  ptx::wgmma_fence();
+  /* One loop over all steps: within two the compiler would not see that the warp is together, and take some 14 more
+   * instructions to each wgmma's descriptors. */
+#pragma unroll 1
+  for (int s = 0; s < steps; s++) {
+    ptx::mbarrier_wait_acquire(&shared->full[stage.at()], stage.round());
+    const uint64_t a = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->weights[stage.at()]) +
+                                                  consumer * kConsumerRows * kRowBytes);
+    const uint64_t b = ptx::wgmma_descriptor_128b(ptx::shared_address(shared->tokens[stage.at()]));
+    ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kN / 2; i++) ptx::hold_back(sum[i]);
-    release(previous);
-    const float factor = give_back<kStageK>(end_of_part<kStageK>(end, steps, is_early) - begin);
-#pragma unroll
-    for (int i = 0; i < kN / 2; i++) sum[i] *= factor;
+    for (int i = 0; i < kStageK / 16; i++) ptx::wgmma_m64nNk16_bf16<kN>(sum, a + i * 2, b + i * 2, s + i != 0);
+    ptx::wgmma_commit();
+    if (s > 0) {
+      ptx::wgmma_wait<1>();
+      release(Turns<V::kStages>{stage.count - 1}.at());
+    }
+    stage.advance();
+    if (parts.ends_at(s + 1)) {
+      ptx::wgmma_wait<0>();
+      give_back(s + 1);
+    }
   }
+  ptx::wgmma_wait<0>();
+  release(Turns<V::kStages>{stage.count - 1}.at());
+  give_back(steps);
 }
 
 template <typename V, int kN>
@@ -430,13 +434,11 @@ __device__ __forceinline__ void run_units(const purr__forward_params_t &params) 
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / kWarpgroup, 0); /* uniform, as the compiler can see */
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x % kWarpgroup / 32, 0);
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<V::kOtherRegisters>();
     if (warp > 0)
       write(params, shared, block, warp - 1);
     else if (threadIdx.x == 0)
       load(params, shared, block);
   } else {
-    ptx::setmaxnreg_inc<V::kConsumerRegisters>();
     consume(params, shared, warpgroup - 1);
   }
   __syncwarp();

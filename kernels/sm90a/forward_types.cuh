@@ -37,10 +37,7 @@ struct Variant {
   static constexpr int kTileRows = kTileRows_, kStages = kStages_, kSlots = kSlots_;
   static constexpr bool kTraces = kTraces_, kPeers = kPeers_;
   static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32; /* results leave by 32 rows */
-  static constexpr int kConsumerRegisters = 176;
-  /* Together what a block of three warpgroups starts with; who asked for more would wait for ever. */
-  static constexpr int kOtherRegisters = 3 * 168 - kConsumers * kConsumerRegisters;
-  static constexpr int kAhead = 8; /* 16-byte loads of a lane that gathers, together */
+  static constexpr int kAhead = kTraces && kPeers ? 4 : 8; /* 16-byte loads of a lane that gathers, together */
   static constexpr int kBatch = 8; /* the same of a lane that writes a job */
   static_assert(kTileRows % kBoxRows == 0 && kTileRows <= PURR__UNIT_MAX_ROWS, "whole boxes");
 };

@@ -317,7 +317,16 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     if (lane == 1) ptx::mbarrier_arrive_release_cta_at(&shared->empty[stage], block ^ 1);
   };
   Ring<V::kStages> ring;
-  auto multiply_steps = [&](int num, bool is_first, float *d) {
+  auto multiply_steps = [&](int num, float(&d)[V::kSums]) {
+    const SumParts<kStageK> parts = {num, false};
+    auto give_back = [&](int done) {
+      const float factor = parts.factor_at(done);
+#pragma unroll
+      for (int i = 0; i < V::kSums; i++) {
+        ptx::hold_back(d[i]); /* it is there only now */
+        d[i] *= factor;
+      }
+    };
     int previous = 0;
 #pragma unroll 2
     for (int step = 0; step < num; step++) {
@@ -328,7 +337,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
       ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kStageK / 16; i++)
-        ptx::wgmma_m64nNk16_bf16<V::kTileWeightRows>(d, a + i * 2, b + i * 2, !is_first || step + i != 0);
+        ptx::wgmma_m64nNk16_bf16<V::kTileWeightRows>(d, a + i * 2, b + i * 2, step + i != 0);
       ptx::wgmma_commit();
       if (step > 0) {
         ptx::wgmma_wait<1>();
@@ -336,9 +345,14 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
       }
       previous = ring.stage;
       ring.advance();
+      if (parts.ends_at(step + 1)) {
+        ptx::wgmma_wait<0>();
+        give_back(step + 1);
+      }
     }
     ptx::wgmma_wait<0>();
     release(previous);
+    give_back(num);
   };
   for (;;) {
     ptx::mbarrier_wait_acquire(&shared->full[ring.stage], ring.round);
@@ -361,17 +375,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     RowPlace place = kRole == Role::kDown ? target_place(gemm, tile, row_in_tile) : RowPlace{0, 0};
 
     float sum[V::kSums];
-#pragma unroll 1
-    for (int begin = 0, end; begin < num_steps; begin = end) {
-      end = end_of_part<kStageK>(begin, num_steps, false);
-      multiply_steps(end - begin, begin == 0, sum);
-      const float factor = give_back<kStageK>(end_of_part<kStageK>(end, num_steps, false) - begin);
-#pragma unroll
-      for (int i = 0; i < V::kSums; i++) {
-        ptx::hold_back(sum[i]); /* it is there only now */
-        sum[i] *= factor;
-      }
-    }
+    multiply_steps(num_steps, sum);
 
     /* Groups of 8 columns: sum[4 * group + 2 * half + column of the pair]. */
     char *staging = shared->staging[consumer * (kWarpgroup / 32) + warp];

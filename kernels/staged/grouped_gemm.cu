@@ -237,7 +237,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
     constexpr int kSteps = kStageK / 16;
     const int num_stages = (loader.k + kStageK - 1) / kStageK;
     const bool has_rows = warp_row * V::kWarpRows < tile.num_rows;
-    int part_begin = 0, part_end = end_of_part<kStageK>(0, num_stages, false);
+    const SumParts<kStageK> parts = {num_stages, false};
     sum.clear();
     ptx::cp_async_wait<kStages - 1>();
     __syncthreads();
@@ -257,11 +257,7 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) 
           sum.multiply(step);
         }
       }
-      if (n + 1 == part_end) {
-        part_end = end_of_part<kStageK>(n + 1, num_stages, false);
-        sum.scale(give_back<kStageK>(part_end - part_begin));
-        part_begin = n + 1;
-      }
+      if (parts.ends_at(n + 1) || n + 1 == num_stages) sum.scale(parts.factor_at(n + 1));
       if (n + kStages < num_stages) loader.load(shared, stage, n + kStages);
       ptx::cp_async_commit();
       stage = next_stage;
