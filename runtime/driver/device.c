@@ -109,28 +109,16 @@ purr_status_t purr__device_allocate(purr__device_t *device, uint64_t bytes, cons
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
   int mode = purr__device_allow_capture(device);
-  status = context->device_allocator.allocate != NULL ? allocate_from_hook(device, bytes, what, out_memory, err)
-                                                      : allocate_from_driver(device, bytes, what, out_memory, err);
+  const bool has_hook = context->device_allocator.allocate != NULL;
+  for (int tries = 0; tries == 0 || (tries == 1 && status == PURR_STATUS_OUT_OF_DEVICE_MEMORY); tries++) {
+    if (tries == 1) purr__device_free_parked(device);
+    status = has_hook ? allocate_from_hook(device, bytes, what, out_memory, err)
+                      : allocate_from_driver(device, bytes, what, out_memory, err);
+  }
   purr__device_restore_capture(device, mode);
   purr__device_leave(device);
   if (status == PURR_STATUS_OK) count_device_bytes(context, bytes);
   return status;
-}
-
-void purr__device_release(purr__device_t *device, void *memory, uint64_t bytes) {
-  if (memory == NULL) return;
-  purr_context_t *context = device->driver->context;
-  const purr__cuda_t *cuda = &device->driver->cuda;
-  /* On a lost device too: the hook's owner wants its memory back, and the driver's refusal does no harm. */
-  bool entered = cuda->cuCtxPushCurrent(device->primary) == CUDA_SUCCESS;
-  int mode = purr__device_allow_capture(device);
-  if (context->device_allocator.release != NULL)
-    context->device_allocator.release(context->device_allocator.user, device->ordinal, memory, bytes);
-  else
-    (void)cuda->cuMemFree((CUdeviceptr)(uintptr_t)memory);
-  purr__device_restore_capture(device, mode);
-  if (entered) purr__device_leave(device);
-  atomic_fetch_sub_explicit(&context->device_bytes, bytes, memory_order_relaxed);
 }
 
 purr_status_t purr__device_allocate_pinned(purr__device_t *device, uint64_t bytes, void **out_memory,
@@ -147,16 +135,6 @@ purr_status_t purr__device_allocate_pinned(purr__device_t *device, uint64_t byte
   purr__device_leave(device);
   if (status == PURR_STATUS_OK) *out_memory = memory;
   return status;
-}
-
-void purr__device_release_pinned(purr__device_t *device, void *memory) {
-  if (memory == NULL) return;
-  const purr__cuda_t *cuda = &device->driver->cuda;
-  bool entered = cuda->cuCtxPushCurrent(device->primary) == CUDA_SUCCESS;
-  int mode = purr__device_allow_capture(device);
-  (void)cuda->cuMemFreeHost(memory);
-  purr__device_restore_capture(device, mode);
-  if (entered) purr__device_leave(device);
 }
 
 /* ---- stream work ---- */

@@ -195,6 +195,7 @@ static purr_status_t list_devices(purr__driver_t *driver, purr_error_t *err) {
     device->driver = driver;
     device->ordinal = i;
     pthread_mutex_init(&device->mutex, NULL);
+    pthread_mutex_init(&device->freeing, NULL);
     driver->num_devices = i + 1;
     purr_status_t status = describe_device(device, err);
     if (status != PURR_STATUS_OK) return status;
@@ -211,6 +212,7 @@ static void driver_free(void *part) {
     /* At the end of a process the driver may be gone already; its answer is of no use then. */
     if (device->primary != NULL) (void)driver->cuda.cuDevicePrimaryCtxRelease(device->handle);
     pthread_mutex_destroy(&device->mutex);
+    pthread_mutex_destroy(&device->freeing);
   }
   purr__release(driver->context, driver->devices);
   if (driver->library != NULL) dlclose(driver->library);

@@ -18,6 +18,7 @@ typedef struct purr__cuda {
 } purr__cuda_t;
 
 typedef struct purr__device purr__device_t;
+typedef struct purr__parked purr__parked_t;
 
 typedef struct purr__driver {
   purr_context_t *context;
@@ -45,8 +46,12 @@ struct purr__device {
   int compute_mode;
   bool can_launch_cooperative, can_launch_clusters, has_virtual_memory;
   uint64_t total_bytes;
-  pthread_mutex_t mutex; /* held while the primary context is retained */
+  pthread_mutex_t mutex; /* held while the primary context is retained, and for what follows it */
   _Atomic(CUcontext) primary;
+  int num_sharing;        /* ranks that share the device with another rank */
+  purr__parked_t *parked; /* what is to be freed when there are none */
+  uint64_t parked_bytes;
+  pthread_mutex_t freeing; /* held while that is freed, which may take long; taken before `mutex` */
 };
 
 /* ---- finding it (driver.c) ---- */
@@ -74,7 +79,7 @@ static inline bool purr__driver_is_lost(const purr__driver_t *driver) {
   return atomic_load_explicit(&driver->lost_result, memory_order_relaxed) != 0;
 }
 
-/* ---- using a device (device.c) ---- */
+/* ---- using a device (device.c; parking.c) ---- */
 
 /* Makes the device's primary context current, retaining it on first use; leave restores what was current before.
  * Calls nest. On failure nothing was pushed. */
@@ -96,6 +101,13 @@ void purr__device_release(purr__device_t *device, void *memory, uint64_t bytes);
 purr_status_t purr__device_allocate_pinned(purr__device_t *device, uint64_t bytes, void **out_memory,
                                            purr_error_t *err);
 void purr__device_release_pinned(purr__device_t *device, void *memory);
+
+/* Around the time that a rank shares the device with another one: what is released meanwhile is freed later
+ * (parking.c). */
+void purr__device_share(purr__device_t *device);
+void purr__device_unshare(purr__device_t *device);
+/* Frees it now, which may take as long as ranks wait for each other. */
+void purr__device_free_parked(purr__device_t *device);
 
 /* Copies between any two places that the device can reach, in stream order. Entered or not. */
 purr_status_t purr__device_copy(purr__device_t *device, void *to, const void *from, uint64_t bytes, CUstream stream,

@@ -17,6 +17,7 @@ struct purr__symmetric {
   struct offer {
     char *memory; /* NULL: the rank made none */
     purr__device_t *device;
+    bool shares_device; /* with another rank */
     uint64_t bytes, tag;
     /* What the rank has enqueued on a device, calls that were captured left out; guarded by the team's mutex. */
     uint64_t num_calls, num_barriers;
@@ -207,6 +208,8 @@ static void leave(team_t *team, purr__symmetric_t *block) {
   pthread_mutex_unlock(&team->mutex);
   if (!last) return;
   for (int r = 0; r < block->num_ranks; r++) release_offer(team, &block->offer[r]);
+  for (int r = 0; r < block->num_ranks; r++)
+    if (block->offer[r].shares_device) purr__device_unshare(block->offer[r].device);
   purr__release(team->context, block);
 }
 
@@ -292,8 +295,18 @@ static purr_status_t allocate_part(team_t *team, struct offer *offer, purr_error
   return PURR_STATUS_OK;
 }
 
+static int local_num_on_device(const purr__symmetric_t *block, int rank) {
+  int num = 0;
+  for (int r = 0; r < block->num_ranks; r++) num += block->offer[r].device == block->offer[rank].device;
+  return num;
+}
+
 /* Lets this rank's kernels reach every part. */
-static purr_status_t reach_peers(const purr__symmetric_t *block, purr__device_t *device, purr_error_t *err) {
+static purr_status_t reach_peers(purr__symmetric_t *block, int rank, purr_error_t *err) {
+  struct offer *own = &block->offer[rank];
+  purr__device_t *device = own->device;
+  own->shares_device = local_num_on_device(block, rank) > 1;
+  if (own->shares_device) purr__device_share(device);
   purr_status_t status = PURR_STATUS_OK;
   for (int r = 0; r < block->num_ranks && status == PURR_STATUS_OK; r++)
     status = purr__device_enable_peer(device, block->offer[r].device, err);
@@ -313,7 +326,7 @@ static purr_status_t local_allocate(purr_group_t *group, purr__device_t *device,
   }
   status = vote(group, status, err);
   if (status == PURR_STATUS_OK) status = agree(block, err);
-  if (status == PURR_STATUS_OK && device != NULL) status = vote(group, reach_peers(block, device, err), err);
+  if (status == PURR_STATUS_OK && device != NULL) status = vote(group, reach_peers(block, group->rank, err), err);
   /* Nobody may start another allocation while a rank still looks at this one; and a rank that was in another call, and
    * finds that out, comes to one more barrier too. */
   if (status != PURR_STATUS_OK) local_barrier(group, NULL, creation, NULL);
@@ -334,12 +347,6 @@ static void local_free(purr_group_t *group, purr__symmetric_t *block) {
 }
 
 static char *local_address(const purr__symmetric_t *block, int rank) { return block->offer[rank].memory; }
-
-static int local_num_on_device(const purr__symmetric_t *block, int rank) {
-  int num = 0;
-  for (int r = 0; r < block->num_ranks; r++) num += block->offer[r].device == block->offer[rank].device;
-  return num;
-}
 
 /* ---- calls on devices ---- */
 

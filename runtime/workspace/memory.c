@@ -56,6 +56,18 @@ purr_status_t purr_stream_synchronize(const purr_plan_t *plan, void *stream, pur
   return purr__device_synchronize(plan->device, stream, err);
 }
 
+/* The first work of a stream may have to wait for what runs on the device: were that a kernel of a rank that waits for
+ * this one, both would wait until the group's timeout. So a stream has had work when the caller gets it. Entered. */
+static purr_status_t use_once(purr__device_t *device, CUstream stream, purr_error_t *err) {
+  CUevent event;
+  purr_status_t status = PURR__CUDA(device, err, cuEventCreate, (&event, 0), "creating an event");
+  if (status != PURR_STATUS_OK) return status;
+  status = PURR__CUDA(device, err, cuEventRecord, (event, stream), "using a new stream");
+  if (status == PURR_STATUS_OK) status = purr__device_synchronize(device, stream, err);
+  (void)device->driver->cuda.cuEventDestroy(event);
+  return status;
+}
+
 purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, purr_error_t *err) {
   if (out_stream == NULL) return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "out_stream is NULL");
   *out_stream = NULL;
@@ -67,6 +79,10 @@ purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, pur
   const int mode = purr__device_allow_capture(plan->device);
   status = PURR__CUDA(plan->device, err, cuStreamCreateWithPriority, (&stream, CU_STREAM_NON_BLOCKING, 0),
                       "creating a stream");
+  if (status == PURR_STATUS_OK) {
+    status = use_once(plan->device, stream, err);
+    if (status != PURR_STATUS_OK) (void)plan->device->driver->cuda.cuStreamDestroy(stream);
+  }
   purr__device_restore_capture(plan->device, mode);
   purr__device_leave(plan->device);
   if (status == PURR_STATUS_OK) *out_stream = stream;

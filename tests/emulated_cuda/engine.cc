@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -275,6 +276,16 @@ int engine_synchronize(void *stream) {
 int engine_is_idle(void *stream) {
   std::lock_guard<std::mutex> lock(engine->mutex);
   return is_over(engine->streams[stream]);
+}
+
+void engine_wait_for_kernels(int device) {
+  const auto is_there = [&](const Work &work) { return work.kind == Work::kLaunch && work.grid->device == device; };
+  std::unique_lock<std::mutex> lock(engine->mutex);
+  engine->done.wait(lock, [&] {
+    for (const auto &entry : engine->streams)
+      if (std::any_of(entry.second.work.begin(), entry.second.work.end(), is_there)) return false;
+    return true;
+  });
 }
 
 int engine_event_synchronize(void *event) {

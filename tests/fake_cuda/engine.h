@@ -44,6 +44,7 @@ void engine_destroy_graph(void *graph);
 /* For the host. ENGINE_FAILED once a kernel failed. */
 int engine_synchronize(void *stream);
 int engine_is_idle(void *stream);
+void engine_wait_for_kernels(int device); /* all that have been launched there */
 int engine_event_synchronize(void *event);
 int engine_event_is_done(void *event);
 float engine_elapsed_ms(void *start, void *end);

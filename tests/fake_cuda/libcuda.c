@@ -318,7 +318,16 @@ static CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
   END;
 }
 
+/* Memory is freed when the device is idle: as the real driver does. */
+static void wait_for_kernels(void) {
+  pthread_mutex_lock(&mutex);
+  const int device = current() != NULL ? current_device() : -1;
+  pthread_mutex_unlock(&mutex);
+  if (device >= 0) engine_wait_for_kernels(device);
+}
+
 static CUresult cuMemFree(CUdeviceptr address) {
+  wait_for_kernels();
   BEGIN(1) {
     count_unsafe();
     result = thing_drop(MEMORY, (const void *)(uintptr_t)address);
@@ -336,6 +345,7 @@ static CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
 }
 
 static CUresult cuMemFreeHost(void *memory) {
+  wait_for_kernels();
   BEGIN(1) {
     count_unsafe();
     result = thing_drop(PINNED, memory);
