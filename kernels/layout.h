@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PURR__KERNEL_LAYOUT 5
+#define PURR__KERNEL_LAYOUT 6
 
 /* Rows of an expert's segment come in multiples of this. */
 #define PURR__SEGMENT_ROWS 64
@@ -294,8 +294,9 @@ typedef struct purr__gemm_tma_params {
 
 /* ------------------------------------------------------------------------------------------------------- slot sum */
 
-/* purr_slot_sum: out = bf16(shared + sum over k of weight_k * y_k). One block for each token and PURR__SLOT_SUM_COLUMNS
- * columns: a grid of (max(1, T), ceil(H / PURR__SLOT_SUM_COLUMNS)). The call's last kernel: it tells how it went. */
+/* purr_slot_sum: out = bf16(shared + sum over k of weight_k * y_k). Blocks take pieces in turn, a token's
+ * PURR__SLOT_SUM_COLUMNS columns each; there is one block at least, and no more than stay on the SMs together: each
+ * counts in the turn's word. The call's last kernel: it tells how it went. */
 typedef struct purr__slot_sum_params {
   purr__ids_t ids;           /* this rank's */
   const float *topk_weights; /* [T, K] */
@@ -319,6 +320,7 @@ typedef struct purr__slot_sum_params {
 } purr__slot_sum_params_t;
 
 #define PURR__SLOT_SUM_COLUMNS 2048
+#define PURR__SLOT_SUM_BLOCKS_PER_SM 4
 
 /* ------------------------------------------------------------------------------------------------------- megakernel */
 

@@ -11,11 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kColumns = 8;    /* of a thread: 16 bytes */
 constexpr int kSlotsAhead = 4; /* rows whose loads are in flight together */
-#if __CUDA_ARCH__ == 900
-constexpr int kBlocksPerSm = 6;
-#else
-constexpr int kBlocksPerSm = 4; /* with more, nvcc spills for some of them */
-#endif
 static_assert(kThreads * kColumns == PURR__SLOT_SUM_COLUMNS, "one block covers PURR__SLOT_SUM_COLUMNS columns");
 
 struct Columns {
@@ -55,6 +50,7 @@ __device__ float gate_score(const purr__slot_sum_params_t &params, int64_t token
     for (int i = 0; i < kColumns; i++) sum = fmaf(a.value[i], b.value[i], sum);
   }
   for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, d);
+  __syncthreads(); /* all have read those of the token before */
   if (threadIdx.x % 32 == 0) warp_sum[threadIdx.x / 32] = sum;
   __syncthreads();
   sum = 0;
@@ -67,7 +63,7 @@ __device__ __forceinline__ void sum_slots(const purr__slot_sum_params_t &params,
   float z = 1;
   if (params.shared_gate != nullptr) {
     z = gate_score(params, token);
-    if (params.score != nullptr && blockIdx.y == 0 && threadIdx.x == 0) params.score[token] = z;
+    if (params.score != nullptr && column == 0) params.score[token] = z;
   }
   if (column >= params.hidden) return;
 
@@ -120,33 +116,42 @@ __device__ void tell(const purr__slot_sum_params_t &params, bool owns) {
 
 /* By one thread of each block, behind all that the block writes: gives the workspace back, and when all have, makes the
  * outcome final. No copy does that: copies of several ranks can share a queue, where one that waits for its call holds
- * up the end of another rank's, which that call waits for. Not inlined, or the compiler spills for sm_100 to sm_120. */
-__device__ __noinline__ void finish(const purr__slot_sum_params_t &params) {
-  const bool owns = turn::owns(params.turn); /* asked again: there is no register to keep it in */
+ * up the end of another rank's, which that call waits for. */
+__device__ void finish(const purr__slot_sum_params_t &params, bool owns) {
   const int32_t status = owns ? params.status->status : PURR_STATUS_BUSY; /* before others can change it */
   const bool is_last = turn::give_back(params.turn);
-  if (params.turn.outcome == nullptr || !(owns ? is_last : blockIdx.x == 0 && blockIdx.y == 0)) return;
+  if (params.turn.outcome == nullptr || !(owns ? is_last : blockIdx.x == 0)) return;
   __threadfence_system();
   *(volatile int32_t *)&params.turn.outcome->status = status;
 }
 
 }  // namespace
 
-/* The last launch of a call.
+/* The last launch of a call. Each block takes every gridDim.x-th piece: a token's PURR__SLOT_SUM_COLUMNS columns.
  * reads   ids, weights of slots that are not dropped, slot rows, the shared expert's row, x and the gate
  * writes  out, score, the outcome */
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+extern "C" __global__ void __launch_bounds__(kThreads, PURR__SLOT_SUM_BLOCKS_PER_SM)
     purr_slot_sum(const __grid_constant__ purr__slot_sum_params_t params) {
-  const int64_t token = blockIdx.x;
-  const int column = blockIdx.y * PURR__SLOT_SUM_COLUMNS + threadIdx.x * kColumns;
-  const bool is_token = token < params.ids.num_tokens;
+  const uint32_t of_token = (params.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
+  const uint32_t num_pieces = (uint32_t)params.ids.num_tokens * of_token; /* 4 KiB each, or a token: 32 bits do */
+  auto column_of = [&](uint32_t piece) {
+    return (int)(piece % of_token) * PURR__SLOT_SUM_COLUMNS + (int)threadIdx.x * kColumns;
+  };
   /* The rows' addresses are known before the ids are: start them on their way from memory to L2. */
-  if (is_token && column < params.hidden)
+  auto prefetch = [&](uint32_t piece) {
+    if (piece >= num_pieces || column_of(piece) >= params.hidden) return;
+    const int64_t first = (int64_t)(piece / of_token) * params.top_k;
     for (int k = 0; k < min(params.top_k, kSlotsAhead); k++)
-      ptx::prefetch_l2(row_at(params.slots, token * params.top_k + k, params.slots_row_stride) + column * 2);
+      ptx::prefetch_l2(row_at(params.slots, first + k, params.slots_row_stride) + column_of(piece) * 2);
+  };
+  prefetch(blockIdx.x);
   const bool owns = turn::owns(params.turn);
-  if (params.turn.outcome != nullptr && blockIdx.x == 0 && blockIdx.y == 0) tell(params, owns);
-  if (owns && is_token && params.status->status == 0) sum_slots(params, token, column);
+  if (params.turn.outcome != nullptr && blockIdx.x == 0) tell(params, owns);
+  if (owns && params.status->status == 0)
+    for (uint32_t piece = blockIdx.x; piece < num_pieces; piece += gridDim.x) {
+      prefetch(piece + gridDim.x);
+      sum_slots(params, piece / of_token, column_of(piece));
+    }
   __syncthreads();
-  if (threadIdx.x == 0) finish(params);
+  if (threadIdx.x == 0) finish(params, owns);
 }

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#include <algorithm>
+
 #include "layout.h"
 
 extern "C" {
@@ -463,8 +465,9 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
   }
   if ((l.stages & kSlotSum) && l.num_tokens > 0) {
     const purr__slot_sum_params_t p = sum_params(l);
-    const dim3 grid((unsigned)l.num_tokens,
-                    (unsigned)((l.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS));
+    const int64_t pieces = (l.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
+    const dim3 grid(
+        (unsigned)std::min((int64_t)l.num_tokens * pieces, (int64_t)PURR__SLOT_SUM_BLOCKS_PER_SM * l.num_sms));
     if ((error = launch(purr_slot_sum, grid, 256, 0, p, stream)) != cudaSuccess) return error;
     ++*num_launches;
   }

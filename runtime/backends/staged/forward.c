@@ -190,18 +190,11 @@ static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t 
 
 /* ---- the sum ---- */
 
-/* Its grid has a block at least: it ends the call. */
-static void sum_grid(const purr__call_t *call, uint32_t grid[3]) {
-  const int64_t hidden = call->plan->layer.hidden_size;
-  grid[0] = (uint32_t)purr__max(1, call->num_tokens);
-  grid[1] = (uint32_t)((hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS);
-  grid[2] = 1;
-}
-
+/* One at least: it ends the call. */
 int64_t purr__staged_sum_blocks(const purr__call_t *call) {
-  uint32_t grid[3];
-  sum_grid(call, grid);
-  return (int64_t)grid[0] * grid[1];
+  const int64_t pieces = (call->plan->layer.hidden_size + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
+  const int64_t most = PURR__SLOT_SUM_BLOCKS_PER_SM * call->plan->device->num_sms;
+  return purr__max(1, purr__min(call->num_tokens * pieces, most));
 }
 
 static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, const purr__turn_t *turn,
@@ -235,8 +228,7 @@ purr_status_t purr__staged_sum(const purr__forward_call_t *call, const purr__tur
                                const purr__staged_weights_t *weights, const purr__table_t *table, purr_error_t *err) {
   const purr__call_t *base = &call->base;
   purr__slot_sum_params_t params = sum_params(call, turn, weights, table);
-  purr__launch_t launch = {.stream = base->stream};
-  sum_grid(base, launch.grid);
+  const purr__launch_t launch = {.grid = {(uint32_t)purr__staged_sum_blocks(base), 1, 1}, .stream = base->stream};
   if (purr__stages_have(base->plan->stages, PURR__STAGE_COMBINE)) {
     purr_status_t status = purr__staged_stage_combine(call, &params, err);
     if (status != PURR_STATUS_OK) return status;
