@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass of one MoE layer, Purr beside PyTorch's eager and compiled layer, in one run on one GPU.
 
-Two competitors take turns, so that both meet the card in the same state; the ratio is the median over the pairs. Time is
+The competitors take turns, so that all meet the card in the same state; a ratio is the median over the rounds. Time is
 GPU time: the L2 is flushed before each run, and the launches hide behind a spin kernel. Needs PyTorch 2.8 or newer.
 
-    bench_peers.py LIBPURR_SO [--pairs N] [--shapes NAME,...] [--routings uniform,zipf] [--no-compile] [--json FILE]
+    bench_peers.py LIBPURR_SO [--backends staged,mega] [--pairs N] [--shapes NAME,...] [--routings uniform,zipf]
+                   [--peers eager,compiled] [--json FILE]
 """
 import argparse
 import json
@@ -23,6 +24,7 @@ SHAPES = {  # T, H, I, E, K, S: configs/bench
     "deepseek_v2_lite": (8192, 2048, 1408, 64, 6, 2816),
     "mixtral_8x7b": (4096, 4096, 14336, 8, 2, 0),
 }
+BACKENDS = {"auto": 0, "staged": 2, "mega": 3}  # purr.h
 FLUSH_BYTES = 256 * 2**20
 SPIN_CYCLES = 4_000_000  # about 2 ms: longer than any of the layers takes to launch
 NUM_WARMUPS = 3
@@ -82,7 +84,7 @@ class Problem:
 
 
 class Ours:
-    def __init__(self, library, problem):
+    def __init__(self, library, problem, backend):
         T, H, I, E, K, S = problem.shape
         of = lambda t, dtype=purr.BF16: None if t is None else purr.tensor(dtype, t.data_ptr(), t.shape)
         weights = {name: of(getattr(problem, name))
@@ -90,7 +92,7 @@ class Ours:
         self.output = torch.full_like(problem.x, float("nan"))
         self.tensors = [of(problem.x), of(problem.ids, purr.INT64), of(problem.weights, purr.FP32), of(self.output)]
         self.layer = purr.Layer(library, weights, hidden_size=H, intermediate_size=I, num_experts=E, top_k=K,
-                                max_tokens=T, shared_intermediate_size=S, backend=0)
+                                max_tokens=T, shared_intermediate_size=S, backend=BACKENDS[backend])
 
     def __call__(self):
         self.layer.forward(*self.tensors, torch.cuda.current_stream().cuda_stream)
@@ -137,27 +139,31 @@ def difference(got, wanted):
     return ((got.double() - wanted.double()).norm() / wanted.double().norm()).item()
 
 
-def compare(library, clock, shape, zipf, peer_name, num_pairs):
+def compare(library, clock, shape, zipf, peer_name, backends, num_pairs):
+    """What each backend reaches beside the peer."""
     problem = Problem(shape, zipf)
-    ours = Ours(library, problem)
+    ours = [Ours(library, problem, backend) for backend in backends]
     peer = problem.eager if peer_name == "eager" else torch.compile(problem.eager, dynamic=False)
     began = time.monotonic()
     with torch.no_grad():
         wanted = peer()
         torch.cuda.synchronize()
         seconds = time.monotonic() - began
-        num_launches = -library.num_launches()
-        got = ours()
-        num_launches += library.num_launches()
-        error = difference(got, wanted)
-        if not error < 0.01:
-            raise SystemExit(f"relative L2 difference to {peer_name} is {error:.3g}, allowed is 0.01")
-        ours_ms, peer_ms = clock.pairs([ours, peer], num_pairs)
-    ours.layer.close()
-    rates = [problem.flops / statistics.median(ms) / 1e9 for ms in (ours_ms, peer_ms)]
-    return {"peer": peer_name, "ours_ms": ours_ms, "peer_ms": peer_ms, "ours_tflops_per_s": rates[0],
-            "peer_tflops_per_s": rates[1], "ratio": statistics.median(p / o for o, p in zip(ours_ms, peer_ms)),
-            "relative_difference": error, "num_launches": num_launches, "peer_first_call_s": seconds}
+        num_launches, errors = [], []
+        for one in ours:
+            before = library.num_launches()
+            errors.append(difference(one(), wanted))
+            num_launches.append(library.num_launches() - before)
+        for backend, error in zip(backends, errors):
+            if not error < 0.01:
+                raise SystemExit(f"{backend}: relative L2 difference to {peer_name} is {error:.3g}, allowed is 0.01")
+        *ours_ms, peer_ms = clock.pairs([*ours, peer], num_pairs)
+    for one in ours: one.layer.close()
+    rate = lambda ms: problem.flops / statistics.median(ms) / 1e9
+    return [{"backend": backend, "peer": peer_name, "ours_ms": ms, "peer_ms": peer_ms, "ours_tflops_per_s": rate(ms),
+             "peer_tflops_per_s": rate(peer_ms), "ratio": statistics.median(p / o for o, p in zip(ms, peer_ms)),
+             "relative_difference": error, "num_launches": launches, "peer_first_call_s": seconds}
+            for backend, ms, error, launches in zip(backends, ours_ms, errors, num_launches)]
 
 
 def main():
@@ -166,7 +172,8 @@ def main():
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--routings", default="uniform,zipf")
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--backends", default="auto")
+    parser.add_argument("--peers", default="eager,compiled")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     if arguments.pairs < 10:
@@ -177,17 +184,18 @@ def main():
     dense = report["dense_tflops_per_s"]
     print(f"{report['device']}, PyTorch {report['torch']}: dense BF16 8192^3 {dense:.0f} TFLOP/s, "
           f"copy {report['copy_tb_per_s']:.2f} TB/s; medians of {arguments.pairs} alternating pairs\n\n"
-          f"{'layer':16}  {'routing':7}  {'peer':8}  {'peer ms':>8}  {'ours ms':>8}  {'peer TF/s':>9}  {'ours TF/s':>9}  "
+          f"{'layer':16}  {'routing':7}  {'backend':7}  {'peer':8}  {'peer ms':>8}  {'ours ms':>8}  {'peer TF/s':>9}  {'ours TF/s':>9}  "
           f"{'ours/dense':>10}  {'ours/peer':>9}  difference  launches", flush=True)
-    for peer in ["eager"] if arguments.no_compile else ["eager", "compiled"]:
+    for peer in arguments.peers.split(","):
         for routing in arguments.routings.split(","):
             for name in arguments.shapes.split(","):
-                r = compare(library, clock, SHAPES[name], routing == "zipf", peer, arguments.pairs)
-                report["comparisons"].append({"layer": name, "routing": routing, **r})
-                print(f"{name:16}  {routing:7}  {peer:8}  {statistics.median(r['peer_ms']):8.3f}  "
-                      f"{statistics.median(r['ours_ms']):8.3f}  {r['peer_tflops_per_s']:9.0f}  "
-                      f"{r['ours_tflops_per_s']:9.0f}  {r['ours_tflops_per_s'] / dense:10.3f}  {r['ratio']:9.3f}  "
-                      f"{r['relative_difference']:10.1e}  {r['num_launches']:8d}", flush=True)
+                for r in compare(library, clock, SHAPES[name], routing == "zipf", peer, arguments.backends.split(","),
+                                 arguments.pairs):
+                    report["comparisons"].append({"layer": name, "routing": routing, **r})
+                    print(f"{name:16}  {routing:7}  {r['backend']:7}  {peer:8}  {statistics.median(r['peer_ms']):8.3f}  "
+                          f"{statistics.median(r['ours_ms']):8.3f}  {r['peer_tflops_per_s']:9.0f}  "
+                          f"{r['ours_tflops_per_s']:9.0f}  {r['ours_tflops_per_s'] / dense:10.3f}  {r['ratio']:9.3f}  "
+                          f"{r['relative_difference']:10.1e}  {r['num_launches']:8d}", flush=True)
                 if arguments.json:
                     with open(arguments.json, "w") as file:
                         json.dump(report, file, indent=1)
