@@ -314,8 +314,10 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
   int jobs = 0, j = 0; /* of this unit; the next of them */
   int slot[kLookUps];  /* of the warp's rows, a lane each; with kPeers, the rank in the bits above */
   bool waits_for_place = false;
+  int rows_before = 0; /* of x, that earlier units in the list need */
   while (unit.kind != PURR__UNIT_END || !gather.rows.is_over) {
-    /* What there is to do next: rows of x, while there is nothing else. */
+    /* What there is to do next: rows of x, while there is nothing else; and those that earlier units need in any case.
+     * Or the blocks that come to down first, whose results never end, would keep all others waiting for their rows. */
     const bool ended = unit.kind == PURR__UNIT_END;
     uint64_t *barrier = j < jobs ? &shared->staging_full[job.at()] : &shared->unit_full[turn.at()];
     const uint32_t round = j < jobs ? job.round() : turn.round();
@@ -324,7 +326,7 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
       waits_for_place =
           ptx::ld_acquire_gpu(&PURR__UNIT_TILE_SYNC(params.order.sync)[unit.tile - params.order.ring_tiles].down_done) <
           all_down(params);
-    if (ended || (V::kPeers && !__all_sync(0xFFFFFFFFu, !waits_for_place)) ||
+    if (ended || gather.rows.comes_before(rows_before) || (V::kPeers && !__all_sync(0xFFFFFFFFu, !waits_for_place)) ||
         !__all_sync(0xFFFFFFFFu, ptx::mbarrier_test_acquire(barrier, round))) {
       if (gather.step()) tracer.end(begun, PURR__TRACE_GATHER);
       continue;
@@ -332,6 +334,7 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
     if (j == jobs) {
       unit = next_unit(shared, turn);
       j = 0;
+      rows_before = rows_before_unit<V>(params, unit);
       jobs = unit.kind == PURR__UNIT_END ? 0 : !is_gate_up(unit.kind) ? 2 : params.saved[0].data != nullptr ? 3 : 1;
 #pragma unroll
       for (int i = 0; i < kLookUps; i++) {

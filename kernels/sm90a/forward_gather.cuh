@@ -21,7 +21,7 @@ struct TakenRows {
   int *next_rows; /* shared: rows of the block's that have been taken */
   const char *from = nullptr;
   int row_to = 0, tile = 0;
-  int num_taken = 0, num_done = 0;
+  int first = 0, num_taken = 0, num_done = 0;
   int free_tiles = 0; /* places of tiles below this one are free, for all that is still to come */
   bool is_over = false;
 
@@ -51,7 +51,6 @@ struct TakenRows {
   __device__ __forceinline__ bool take(int limit) {
     const purr__device_table_t &table = params.table;
     const int lane = threadIdx.x % 32, tile_rows = params.order.tile_rows;
-    int first = 0;
     if (lane == 0) first = take_first(limit);
     first = __shfl_sync(0xFFFFFFFFu, first, 0);
     num_done = num_taken = 0;
@@ -78,6 +77,13 @@ struct TakenRows {
     if (V::kPeers && params.x.by_rank != nullptr)
       from += reinterpret_cast<int64_t>(params.x.by_rank[table.row_rank[row]]);
     return true;
+  }
+
+  /* Whether the next row is one of the first `end` of all tiles; the same for all lanes. */
+  __device__ __forceinline__ bool comes_before(int end) const {
+    if (is_over && num_done == num_taken) return false;
+    const int next = num_done < num_taken ? first + num_done : __shfl_sync(0xFFFFFFFFu, *(volatile int *)next_rows, 0);
+    return next * num_dealt() + (int)blockIdx.x < end;
   }
 
   /* The i-th row taken, the same in all lanes; NULL where there is none. */

@@ -37,8 +37,8 @@ struct Variant {
   static constexpr int kTileRows = kTileRows_, kStages = kStages_, kSlots = kSlots_;
   static constexpr bool kTraces = kTraces_, kPeers = kPeers_;
   static constexpr int kStagingRows = (kTileRows + 31) / 32 * 32; /* results leave by 32 rows */
-  static constexpr int kAhead = kTraces && kPeers ? 4 : 8; /* 16-byte loads of a lane that gathers, together */
-  static constexpr int kBatch = 8; /* the same of a lane that writes a job */
+  static constexpr int kAhead = kTraces && kPeers ? 4 : 8;        /* 16-byte loads of a lane that gathers, together */
+  static constexpr int kBatch = 8;                                /* the same of a lane that writes a job */
   static_assert(kTileRows % kBoxRows == 0 && kTileRows <= PURR__UNIT_MAX_ROWS, "whole boxes");
 };
 
@@ -84,6 +84,16 @@ template <typename V>
 __device__ __forceinline__ int ring_row(const purr__forward_params_t &params, int tile, int table_row) {
   if (!V::kPeers || params.order.ring_tiles == 0) return table_row;
   return tile % params.order.ring_tiles * params.order.tile_rows;
+}
+
+/* How many rows of x, each tile with room for tile_rows, gate-up units before a down unit in the list need. Gate-up
+ * units themselves find theirs there. */
+template <typename V>
+__device__ __forceinline__ int rows_before_unit(const purr__forward_params_t &params, const purr__unit_t &unit) {
+  if (unit.kind != PURR__UNIT_DOWN && unit.kind != PURR__UNIT_SHARED_DOWN) return 0;
+  const int batch = params.order.minibatch_tiles;
+  if (!V::kPeers || batch == 0 || unit.kind == PURR__UNIT_SHARED_DOWN) return INT_MAX;
+  return (unit.tile / batch + 2) * batch * params.order.tile_rows;
 }
 
 /* How often a tile's counters are counted up. */

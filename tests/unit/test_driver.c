@@ -223,6 +223,48 @@ static void hook_release(void *user, int32_t device, void *memory, uint64_t byte
   hook_released += bytes;
 }
 
+/* To free waits for the device, where one rank's kernel may wait for another rank: who frees there does not. */
+static void what_is_freed_on_a_shared_device_is_freed_later(void) {
+  enum { MIB = 1 << 20 };
+  fake_cuda_t *fake = fake_cuda_open(); /* of 1 GiB: 64 MiB may be parked */
+  purr_error_t err = PURR_ERROR_INIT;
+  purr_context_t *context = fake_cuda_context();
+  purr_counters_t counters = {.struct_size = sizeof counters};
+  purr__device_t *device;
+  void *memory[3], *pinned, *all;
+  REQUIRE_OK(purr__device_get(context, 0, &device, &err));
+  purr__device_share(device);
+  purr__device_share(device);
+  for (int i = 0; i < 3; i++) REQUIRE_OK(purr__device_allocate(device, 30 * MIB, "a buffer", &memory[i], &err));
+  REQUIRE_OK(purr__device_allocate_pinned(device, 4096, &pinned, &err));
+  purr__device_release(device, memory[0], 30 * MIB);
+  purr__device_release_pinned(device, pinned);
+  CU_ASSERT_EQUAL(fake->num_allocations, 3);
+  CU_ASSERT_EQUAL(fake->num_pinned, 1);
+  purr_context_query_counters(context, &counters, NULL);
+  CU_ASSERT_EQUAL(counters.device_bytes, 90 * MIB);
+
+  /* Where there is no memory left. */
+  REQUIRE_OK(purr__device_allocate(device, 940 * (uint64_t)MIB, "all the rest", &all, &err));
+  CU_ASSERT_EQUAL(fake->num_allocations, 3);
+  CU_ASSERT_EQUAL(fake->num_pinned, 0);
+  purr__device_release(device, all, 940 * (uint64_t)MIB); /* more than a sixteenth: at once */
+  CU_ASSERT_EQUAL(fake->num_allocations, 2);
+
+  /* When nobody shares the device any more. */
+  purr__device_release(device, memory[1], 30 * MIB);
+  purr__device_unshare(device);
+  CU_ASSERT_EQUAL(fake->num_allocations, 2);
+  purr__device_unshare(device);
+  CU_ASSERT_EQUAL(fake->num_allocations, 1);
+  purr__device_release(device, memory[2], 30 * MIB);
+  CU_ASSERT_EQUAL(fake->num_allocations, 0);
+  purr_context_query_counters(context, &counters, NULL);
+  CU_ASSERT_EQUAL(counters.device_bytes, 0);
+  purr_context_destroy(context);
+  CU_ASSERT_EQUAL(fake->num_unsafe_calls, 0);
+}
+
 static void memory_comes_from_the_callers_hook(void) {
   fake_cuda_t *fake = fake_cuda_open();
   purr_error_t err = PURR_ERROR_INIT;
@@ -433,6 +475,7 @@ int main(void) {
                                         {"the caller's context stays current", leaves_the_callers_context_current},
                                         {"streams of other contexts", refuses_streams_of_other_contexts},
                                         {"device memory", memory_is_counted_and_its_end_has_a_sentence},
+                                        {"freed on a shared device", what_is_freed_on_a_shared_device_is_freed_later},
                                         {"device memory from a hook", memory_comes_from_the_callers_hook},
                                         {"a sticky fault", a_fault_leaves_only_destroy},
                                         {"statuses of CUresults", statuses_of_results},
