@@ -423,6 +423,11 @@ typedef struct purr_group_desc {
   { sizeof(purr_group_desc_t), 0, 0 }
 
 /* Makes a group of R ranks inside this process. Each rank is then driven by a thread of its own.
+ * Where ranks share a GPU, one's kernels wait there for another's, and what waits for the whole GPU waits with them, up
+ * to the timeout. So each rank has a stream of its own, and a stream that purr_stream_create did not make must have had
+ * some work (an event, say) before its first call. The library frees memory of such a GPU when its ranks have destroyed
+ * their workspaces; the caller's own cudaFree, cudaFreeHost, cudaDeviceSynchronize and module unloads come behind them,
+ * or behind purr_group_destroy, which lets the others go.
  * @param out_groups  array [R]; receives the handle of each rank.
  * Threads: any. Collective: no, this one call makes all ranks. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT,
  * OUT_OF_HOST_MEMORY, FORKED. Since 0.1. */
@@ -581,7 +586,8 @@ PURR_API purr_status_t purr_memory_copy(const purr_plan_t *plan, void *to, const
  * Threads: any, with no call using it. Collective: no. Since 0.1. */
 PURR_API void purr_memory_release(const purr_plan_t *plan, void *memory, uint64_t bytes);
 
-/* Creates a stream that does not wait for the default one; NULL with the host backend, which blocks.
+/* Creates a stream that does not wait for the default one; NULL with the host backend, which blocks. It has had work
+ * already: see purr_group_create_local.
  * Threads: any. Collective: no. Returns: OK, INVALID_ARGUMENT, CUDA, DEVICE_LOST, FORKED. Since 0.1. */
 PURR_API purr_status_t purr_stream_create(const purr_plan_t *plan, void **out_stream, purr_error_t *err);
 

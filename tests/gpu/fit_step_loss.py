@@ -55,7 +55,7 @@ def main():
         plain = run(a, b, k, 0.0)
         # What a whole sum loses is half of its steps times the loss: it grows from nothing.
         loss = -((plain - exact) * exact).sum().item() / norm.item()**2 / (k / STEP_K) * 2
-        part = k if k <= 2048 else 1024
+        part = min(k, 2048)
         print(f"{k:6d} {loss / UNIT:13.3f} {error(plain):13.2e} {error(run(a, b, part, loss)):11.2e} "
               f"{error(run(a, b, part, 0.5 * UNIT)):9.2e}")
 

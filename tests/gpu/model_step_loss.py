@@ -8,7 +8,7 @@ import argparse
 
 import numpy as np
 
-STEP_K, PART_K, WHOLE_K, UNIT = 16, 1024, 2048, 2.0**-24
+STEP_K, PART_K, UNIT = 16, 2048, 2.0**-24
 
 
 def to_bf16(x):
@@ -33,7 +33,7 @@ def add_step(total, products, bits):
 def add_up(products, bits, loss):
     """Sums of all k; every part is given back `loss` of a step, in units of 2^-24."""
     k = products.shape[1]
-    part = k if k <= WHOLE_K else PART_K
+    part = min(k, PART_K)
     total = np.zeros(len(products))
     for begin in range(0, k, part):
         end = min(begin + part, k)
