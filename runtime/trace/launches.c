@@ -71,11 +71,49 @@ static purr_status_t elapsed(purr__device_t *device, CUevent from, CUevent to, i
   return status;
 }
 
+/* Nanoseconds from the start of a call to the end of its first barrier, 0 where there is none. */
+static purr_status_t until_barrier(const purr_trace_t *trace, int64_t *out_ns, purr_error_t *err) {
+  const struct purr__trace_launches *launches = trace->launches;
+  purr__device_t *device = trace->plan->device;
+  int i = 1;
+  while (i < launches->num_stamps && launches->kinds[i - 1] != PURR__TRACE_WAIT_PEER) i++;
+  *out_ns = 0;
+  if (i >= launches->num_stamps) return PURR_STATUS_OK;
+  purr_status_t status = purr__device_enter(device, err);
+  if (status != PURR_STATUS_OK) return status;
+  const int mode = purr__device_allow_capture(device);
+  status = elapsed(device, launches->stamps[0], launches->stamps[i], out_ns, err);
+  purr__device_restore_capture(device, mode);
+  purr__device_leave(device);
+  return status;
+}
+
+/* When a call began, on the clock of another rank's. Events of two devices have no time between them, but all ranks
+ * leave a barrier together, within some microseconds. */
+static purr_status_t find_begin(const purr_trace_t *trace, const purr_trace_t *first, int64_t *out_ns,
+                                purr_error_t *err) {
+  purr__device_t *device = trace->plan->device;
+  if (first->plan->device == device) {
+    purr_status_t status = purr__device_enter(device, err);
+    if (status != PURR_STATUS_OK) return status;
+    const int mode = purr__device_allow_capture(device);
+    status = elapsed(device, first->launches->stamps[0], trace->launches->stamps[0], out_ns, err);
+    purr__device_restore_capture(device, mode);
+    purr__device_leave(device);
+    return status;
+  }
+  int64_t own = 0, other = 0;
+  purr_status_t status = until_barrier(trace, &own, err);
+  if (status == PURR_STATUS_OK) status = until_barrier(first, &other, err);
+  *out_ns = other - own;
+  return status;
+}
+
 uint64_t purr__trace_launches_bytes(void) {
   return sizeof(purr__trace_header_t) + sizeof(purr__trace_track_t) + MAX_LAUNCHES * sizeof(purr__trace_event_t);
 }
 
-purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_trace_t *reference, void *image,
+purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_trace_t *first, void *image,
                                         purr_error_t *err) {
   const struct purr__trace_launches *launches = trace->launches;
   purr__device_t *device = trace->plan->device;
@@ -89,13 +127,12 @@ purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_tr
                                    .tracks_per_block = 1,
                                    .events_per_track = MAX_LAUNCHES};
   if (launches->num_stamps < 2) return PURR_STATUS_OK; /* cut short: nothing was recorded */
-  purr_status_t status = purr__device_enter(device, err);
+  int64_t begin = 0, from = 0, to = 0;
+  purr_status_t status = find_begin(trace, first, &begin, err);
+  if (status == PURR_STATUS_OK) status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
   const int mode = purr__device_allow_capture(device);
-  /* Every device has years of its own, so that nobody takes the clocks of two for one. */
-  int64_t begin = 0, from = 0, to = 0;
-  status = elapsed(device, reference->launches->stamps[0], launches->stamps[0], &begin, err);
-  begin += (int64_t)(device->ordinal + 1) << 50;
+  begin += (int64_t)1 << 50; /* the first of all need not be the earliest */
   for (int i = 1; i < launches->num_stamps && status == PURR_STATUS_OK; i++, from = to) {
     status = elapsed(device, launches->stamps[0], launches->stamps[i], &to, err);
     if (to < from) to = from; /* each is rounded by itself */

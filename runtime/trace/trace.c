@@ -151,10 +151,10 @@ void purr__trace_record(purr_trace_t *trace, int worker_idx, const purr__trace_e
 
 /* ---- writing ---- */
 
-/* The first of the traces that is on the same device: its start is where the launches of all count from. */
-static const purr_trace_t *reference_of(const purr_trace_t *const *traces, int idx) {
+/* The first of the traces that are made of launches: its start is where those of all count from. */
+static const purr_trace_t *first_of_launches(const purr_trace_t *const *traces) {
   int i = 0;
-  while (traces[i]->plan->device != traces[idx]->plan->device || traces[i]->launches == NULL) i++;
+  while (traces[i]->launches == NULL) i++;
   return traces[i];
 }
 
@@ -173,7 +173,7 @@ static purr_status_t fetch(const purr_trace_t *const *traces, int num_traces, pu
     if (copy == NULL) return purr__fail_memory(err, "the timeline", images[i].bytes);
     images[i].memory = copy;
     purr_status_t status = trace->launches != NULL
-                               ? purr__trace_launches_read(trace, reference_of(traces, i), copy, err)
+                               ? purr__trace_launches_read(trace, first_of_launches(traces), copy, err)
                                : purr__memory_copy(trace->plan, copy, trace->memory, trace->bytes, err);
     if (status != PURR_STATUS_OK) return status;
   }

@@ -42,10 +42,10 @@ purr_status_t purr__trace_launched(purr_trace_t *trace, int kind, void *stream, 
 
 purr_status_t purr__trace_launches_create(purr_trace_t *trace, purr_error_t *err);
 void purr__trace_launches_free(purr_trace_t *trace);
-/* Writes what a thread would have written, in so many bytes. `reference` is a trace of the same device, by whose start
- * all of its ranks count. */
+/* Writes what a thread would have written, in so many bytes. All ranks count from the start of `first`, that of a rank
+ * whose trace is made of launches too. */
 uint64_t purr__trace_launches_bytes(void);
-purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_trace_t *reference, void *image,
+purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_trace_t *first, void *image,
                                         purr_error_t *err);
 
 /* ---- reading (timeline.c) ---- */
