@@ -272,6 +272,9 @@ purr_status_t purr__plan_choose_backend(purr_plan_t *plan, int device_idx, purr_
     if (is_auto) purr__fail_copy(err, &why);
     return status;
   }
+  /* A GPU that does not serve the layer because something is broken must not go unnoticed. */
+  if (status != PURR_STATUS_NO_DEVICE && status != PURR_STATUS_UNSUPPORTED)
+    purr__log(plan->object.context, PURR_LOG_WARNING, "layer '%s' runs on the host: %s", plan->name, why.message);
   plan->device = NULL;
   plan->kernels = (purr__plan_kernels_t){0};
   set_reason(plan, "auto: %s", why.message);

@@ -269,8 +269,6 @@ static int bench_shapes(bench_t *bench) {
 
 static int run_bench(bench_t *bench) {
   const bench_options_t *options = &bench->options;
-  purr_error_t err = PURR_ERROR_INIT;
-  purr_context_desc_t desc = PURR_CONTEXT_DESC_INIT;
   if (options->config_paths[0] != NULL && options->shapes_text != NULL)
     return fail("bench", "leave one of them away", "--shapes names ready configs, CONFIG others: both were given");
   int code = choose_routings(bench);
@@ -281,9 +279,8 @@ static int run_bench(bench_t *bench) {
                                    .dense_tflops = options->dense_tflops > 0 ? options->dense_tflops : NAN,
                                    .copy_tb_per_s = options->copy_tb_per_s > 0 ? options->copy_tb_per_s : NAN,
                                    .json = {.file = stdout}};
-  desc.num_threads = (uint32_t)options->num_threads;
-  if (purr_context_create(&desc, &bench->context, &err) != PURR_STATUS_OK)
-    return fail_call("bench", "look at --threads, and at PURR_NUM_THREADS and PURR_LOG in the environment", &err);
+  code = make_context("bench", options->num_threads, &bench->context);
+  if (code != EXIT_GOOD) return code;
   if (options->config_paths[0] == NULL) {
     code = bench_shapes(bench);
   } else {

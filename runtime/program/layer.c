@@ -73,12 +73,10 @@ static int open_checkpoint(layer_t *layer, const char *config_path, const char *
 
 int layer_open(layer_t *layer, const char *command, const char *config_path, const layer_options_t *options) {
   purr_error_t err = PURR_ERROR_INIT;
-  purr_context_desc_t desc = PURR_CONTEXT_DESC_INIT;
   *layer = (layer_t){.command = command, .layer_idx = options->layer_idx};
   layer->shape = (purr_layer_desc_t)PURR_LAYER_DESC_INIT;
-  desc.num_threads = (uint32_t)options->num_threads;
-  if (purr_context_create(&desc, &layer->context, &err) != PURR_STATUS_OK)
-    return fail_call(command, "look at --threads, and at PURR_NUM_THREADS and PURR_LOG in the environment", &err);
+  const int created = make_context(command, options->num_threads, &layer->context);
+  if (created != EXIT_GOOD) return created;
   if (config_path != NULL) {
     char next[160];
     snprintf(next, sizeof next, "check the config with: purr config %.120s", config_path);

@@ -33,6 +33,8 @@ int fail(const char *command, const char *next, const char *format, ...) PRINTF_
 int fail_call(const char *command, const char *next, const purr_error_t *err);
 /* What can be done about a layer's call or plan that failed so. */
 const char *next_of(purr_status_t status, int64_t num_ranks);
+/* The context of a command that runs layers, whose log goes to stderr (context.c). */
+int make_context(const char *command, int64_t num_threads, purr_context_t **out_context);
 /* The name in the NULL-terminated list that is nearest to `word`, NULL when none is near. */
 const char *nearest_name(const char *word, const char *const *names);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/staged/staged.h"
+#include "base/context.h"
 #include "kernels/layout.h"
 #include "support/fake_cuda.h"
 #include "support/main.h"
@@ -254,9 +255,48 @@ static void two_sms_for_each_rank(void) {
   }
 }
 
+/* ---- a GPU that cannot serve ---- */
+
+static int num_warnings;
+static char warning[1024];
+
+static void keep_warning(void *user, int32_t level, const char *message) {
+  (void)user;
+  if (level > PURR_LOG_WARNING) return;
+  num_warnings++;
+  snprintf(warning, sizeof warning, "%s", message);
+}
+
+/* `auto` goes on with the host, and says so; where there is no GPU there is nothing to say. */
+static void auto_does_not_fall_to_the_host_in_silence(void) {
+  const purr_layer_desc_t layer = {
+      .struct_size = sizeof layer, .hidden_size = 128, .intermediate_size = 128, .num_experts = 1, .top_k = 1};
+  for (int num_devices = 0; num_devices <= 1; num_devices++) {
+    fake = fake_cuda_open();
+    fake->num_devices = num_devices;
+    fake->cc[0] = 70; /* for which there are no kernels */
+    purr_context_desc_t desc = PURR_CONTEXT_DESC_INIT;
+    purr_config_t *config = NULL;
+    desc.log = keep_warning;
+    num_warnings = 0;
+    REQUIRE_OK(purr_context_create(&desc, &context, &err));
+    context->driver_library = PURR_FAKE_CUDA;
+    REQUIRE_OK(purr_config_create(context, &layer, &config, &err));
+    REQUIRE_OK(purr_plan_create(context, config, NULL, &plan, &err));
+    CU_ASSERT_EQUAL(plan->backend, PURR_BACKEND_HOST);
+    CU_ASSERT_EQUAL(num_warnings, num_devices);
+    purr_config_destroy(config);
+    close_plan();
+  }
+  CU_ASSERT_PTR_NOT_NULL(strstr(warning, "layer 'layer' runs on the host: "));
+  CU_ASSERT_PTR_NOT_NULL(strstr(warning, "sm_70"));
+}
+
 int main(void) {
-  return fake_cuda_test_main("the staged backend", (purr_test_t[]){{"five launches", five_launches},
-                                                                   {"boxes of weights", boxes_of_weights},
-                                                                   {"two SMs for each rank", two_sms_for_each_rank},
-                                                                   {0}});
+  return fake_cuda_test_main("the staged backend",
+                             (purr_test_t[]){{"five launches", five_launches},
+                                             {"boxes of weights", boxes_of_weights},
+                                             {"two SMs for each rank", two_sms_for_each_rank},
+                                             {"auto falls to the host", auto_does_not_fall_to_the_host_in_silence},
+                                             {0}});
 }
