@@ -36,7 +36,7 @@ typedef struct purr__cubin_kernel {
   int stack_bytes;              /* of a thread: spilled registers and local arrays */
   int num_spills;               /* instructions that store or reload a spilled register; -1 = the image does not say */
   int exact_threads[3];         /* .reqntid: the only block shape that can be launched; 0 = not given */
-  int most_threads;             /* .maxntid: threads of a block at most; 0 = not given */
+  int most_threads;             /* .maxntid: threads of a block; 0 = not given */
   int cluster[3];               /* the cluster shape that is compiled in; 0 = none */
   int num_params, params_bytes; /* the sum of their sizes, without the gaps that the toolkit chooses */
   uint64_t code_bytes;

@@ -136,9 +136,9 @@ static purr_status_t check_kernel(purr_context_t *context, const purr__manifest_
   if (exact[0] != 0 && (exact[0] != kernel->threads || exact[1] != 1 || exact[2] != 1))
     return FAIL("%s: kernel %.128s is compiled for blocks of %d x %d x %d threads, but the manifest says %d", path,
                 kernel->entry, exact[0], exact[1], exact[2], kernel->threads);
-  if (exact[0] == 0 && found->most_threads != 0 && kernel->threads > found->most_threads)
-    return FAIL("%s: kernel %.128s is compiled for blocks of at most %d threads, but the manifest says %d", path,
-                kernel->entry, found->most_threads, kernel->threads);
+  if (exact[0] == 0 && found->most_threads != 0 && kernel->threads != found->most_threads)
+    return FAIL("%s: kernel %.128s is compiled for blocks of %d threads, but the manifest says %d", path, kernel->entry,
+                found->most_threads, kernel->threads);
   if (found->cluster[0] != 0 && memcmp(found->cluster, kernel->cluster, sizeof found->cluster) != 0)
     return FAIL("%s: kernel %.128s is compiled for clusters of %d x %d x %d blocks, but the manifest says %d x %d x %d",
                 path, kernel->entry, found->cluster[0], found->cluster[1], found->cluster[2], kernel->cluster[0],

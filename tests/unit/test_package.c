@@ -172,7 +172,7 @@ static void images_against_the_manifest(void) {
        "0000000000000000000000000000000000000000000000000000000000000000", PURR_STATUS_PACKAGE,
        "/i is not the file that the manifest names: its SHA-256 is "},
       {"kernels.sm_90.cubin", NULL, "sm_90", kernels[2], NULL, PURR_STATUS_PACKAGE,
-       "kernel vector_add is compiled for blocks of at most 128 threads, but the manifest says 256"},
+       "kernel vector_add is compiled for blocks of 128 threads, but the manifest says 256"},
       {"exact_block.sm_80.cubin", NULL, "sm_80", kernels[3], NULL, PURR_STATUS_PACKAGE,
        "kernel exact_block is compiled for blocks of 128 x 1 x 1 threads, but the manifest says 256"},
       {"exact_block.sm_80.cuda_12_4.cubin", NULL, "sm_80", kernels[4], NULL, PURR_STATUS_PACKAGE,
@@ -182,7 +182,8 @@ static void images_against_the_manifest(void) {
       {"kernels.sm_90.cubin", NULL, "sm_90", kernels[6], NULL, PURR_STATUS_PACKAGE,
        "clusters of 2 x 1 x 1 blocks, but the manifest says 4 x 1 x 1"},
       {"kernels.sm_90.cubin", NULL, "sm_90", kernels[7], NULL, PURR_STATUS_OK, ""},
-      {"kernels.sm_90.cubin", NULL, "sm_90", kernels[8], NULL, PURR_STATUS_OK, ""},
+      {"kernels.sm_90.cubin", NULL, "sm_90", kernels[8], NULL, PURR_STATUS_PACKAGE,
+       "kernel vector_add is compiled for blocks of 128 threads, but the manifest says 64"},
       {"kernels.sm_100f.cubin", NULL, "sm_100f", kernels[0], NULL, PURR_STATUS_OK, ""},
       {"kernels.sm_90a.cuda_12_4.cubin", NULL, "sm_90a", kernels[0], NULL, PURR_STATUS_OK, ""},
   };
