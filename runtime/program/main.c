@@ -28,6 +28,7 @@ enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 /* -------------------------------------------------------------------------------------------------------- messages */
 
 static void print_message(const char *command, const char *next, const char *message) {
+  fflush(stdout); /* what it was about stands before it */
   fprintf(stderr, "purr%s%s: %s%s%s%s\n", command ? " " : "", command ? command : "", colour_text(stderr, COLOUR_RED),
           "error: ", colour_text(stderr, COLOUR_NONE), message);
   if (next != NULL) fprintf(stderr, "  %s\n", next);
