@@ -184,8 +184,17 @@ static void *member_step(void *arg) {
 
 /* ---- the same bits on any number of ranks ---- */
 
-enum { STEPS = 1000, EMULATED_STEPS = 4 };
+enum { STEPS = 200, EMULATED_STEPS = 4 }; /* with each ring */
 static int num_steps(void) { return test_is_emulated() ? EMULATED_STEPS : STEPS; }
+
+/* Rings and SMs that communicate are the megakernel's; zero leaves them to the plan. */
+typedef struct ring {
+  int64_t minibatch, macrobatch, comm_sms;
+} ring_t;
+static const ring_t rings[] = {
+    {0, 0, 0}, {64, 128, 2}, {192, 512, 4}, {64, 192, 0}, {128, 1024, 6} /* 64, 128: the smallest there is */
+};
+enum { NUM_RINGS = sizeof rings / sizeof rings[0] };
 
 typedef struct long_run {
   step_t *steps;
@@ -209,20 +218,14 @@ static void *member_many_steps(void *arg) {
   return NULL;
 }
 
-/* Rings and SMs that communicate are the megakernel's; zero leaves them to the plan. */
-static void same_bits(int ranks, int64_t minibatch, int64_t macrobatch, int64_t comm_sms) {
-  purr_context_t *context = NULL;
-  test_problem_t *problem = test_random(41, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 32, true);
-  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
-  team_t alone, team;
-  const test_run_t alone_run = run_with(POOL);
+static void many_steps(team_t *alone, int ranks, const ring_t *ring, uint64_t seed) {
+  team_t team;
   test_run_t run = run_with(MAX_TOKENS);
-  run.minibatch = minibatch;
-  run.macrobatch = macrobatch;
-  run.comm_sms = comm_sms;
-  if (!team_start(&alone, context, problem, &alone_run, 1, 0)) return;
-  if (!team_start(&team, context, problem, &run, ranks, 60000)) return;
-  uint64_t state = 7 + (uint64_t)ranks;
+  run.minibatch = ring->minibatch;
+  run.macrobatch = ring->macrobatch;
+  run.comm_sms = ring->comm_sms;
+  if (!team_start(&team, alone->context, alone->problem, &run, ranks, 60000)) return;
+  uint64_t state = seed;
   long_run.steps = calloc(STEPS, sizeof *long_run.steps);
   long_run.output = calloc((size_t)STEPS * POOL * HIDDEN, sizeof *long_run.output);
   for (int s = 0; s < num_steps(); s++) long_run.steps[s] = random_step(&state, ranks);
@@ -231,7 +234,7 @@ static void same_bits(int ranks, int64_t minibatch, int64_t macrobatch, int64_t 
   int num_different = 0;
   for (int s = 0; s < num_steps(); s++) {
     const int64_t tokens = long_run.steps[s].begin[ranks];
-    member_t *one = &alone.members[0];
+    member_t *one = &alone->members[0];
     one->err = (purr_error_t)PURR_ERROR_INIT;
     CU_ASSERT_EQUAL(call_step(&one->rank, &long_run.steps[s], 0, tokens, expected, &one->info, &one->err),
                     PURR_STATUS_OK);
@@ -243,16 +246,28 @@ static void same_bits(int ranks, int64_t minibatch, int64_t macrobatch, int64_t 
   free(long_run.output);
   free(long_run.steps);
   team_stop(&team);
+}
+
+/* A thousand steps. Emulated ones are few, and each number of ranks has its ring. */
+static void same_bits(int ranks, int own_ring) {
+  purr_context_t *context = NULL;
+  test_problem_t *problem = test_random(41, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 32, true);
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
+  team_t alone;
+  const test_run_t alone_run = run_with(POOL);
+  if (!team_start(&alone, context, problem, &alone_run, 1, 0)) return;
+  for (int i = 0; i < NUM_RINGS; i++)
+    if (!test_is_emulated() || i == own_ring) many_steps(&alone, ranks, &rings[i], (uint64_t)(7 + ranks + 100 * i));
   team_stop(&alone);
   purr_context_destroy(context);
   test_problem_free(problem);
 }
 
-static void same_bits_2(void) { same_bits(2, 0, 0, 0); }
-static void same_bits_3(void) { same_bits(3, 64, 128, 2); } /* the smallest ring */
-static void same_bits_4(void) { same_bits(4, 192, 512, 4); }
-static void same_bits_6(void) { same_bits(6, 64, 192, 0); }
-static void same_bits_8(void) { same_bits(8, 128, 1024, 6); }
+static void same_bits_2(void) { same_bits(2, 0); }
+static void same_bits_3(void) { same_bits(3, 1); }
+static void same_bits_4(void) { same_bits(4, 2); }
+static void same_bits_6(void) { same_bits(6, 3); }
+static void same_bits_8(void) { same_bits(8, 4); }
 
 /* ---- ranks that are ready at different times ---- */
 
@@ -449,6 +464,36 @@ static void a_rank_that_does_not_come(void) {
   }
 }
 
+/* Found when the workspaces are made, by all ranks; a new group then works. */
+static void a_rank_with_another_config(void) {
+  enum { RANKS = 3 };
+  test_run_t run = run_with(MAX_TOKENS), other_run = run_with(MAX_TOKENS + 1);
+  test_problem_t *problem = test_random(43, POOL, HIDDEN, INNER, EXPERTS, TOP_K, 0, false);
+  purr_context_t *context = NULL;
+  CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
+  for (int round = 0; round < 2; round++) {
+    team_t team;
+    if (!team_prepare(&team, context, problem, &run, RANKS, 20000)) return;
+    if (round == 0) {
+      other_run.ranks = RANKS;
+      purr_plan_destroy(team.plans[1]);
+      team.plans[1] = raw_plan_on(context, problem, &other_run, 20000, 1 % test_num_devices());
+      team.members[1].rank.plan = team.plans[1];
+    }
+    on_all(&team, member_start);
+    for (int r = 0; r < RANKS; r++) {
+      CU_ASSERT_EQUAL(team.members[r].status, round == 0 ? PURR_STATUS_PEER_MISMATCH : PURR_STATUS_OK);
+      if (round == 0) {
+        CU_ASSERT_EQUAL(team.members[r].err.rank, 1);
+        CU_ASSERT_PTR_NOT_NULL(strstr(team.members[r].err.message, "rank 1 brought another layer or size"));
+      }
+    }
+    team_stop(&team);
+  }
+  purr_context_destroy(context);
+  test_problem_free(problem);
+}
+
 static void *member_other_call(void *arg) {
   member_t *member = arg;
   if (member->rank.group->rank != 1) return member_step(arg);
@@ -559,6 +604,7 @@ int main(void) {
                       {"many steps on 8 ranks have the bits of one", same_bits_8},
                       {"ranks that start early", ranks_that_start_early},
                       {"a bad id stops all ranks", a_bad_id_stops_all_ranks},
+                      {"a rank with another config", a_rank_with_another_config},
                       {"ranks that call different things", ranks_that_call_different_things},
                       {"graphs of all ranks, captured thread-locally", graphs_captured_thread_locally},
                       {"graphs of all ranks, captured globally", graphs_captured_globally},
