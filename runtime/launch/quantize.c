@@ -88,7 +88,7 @@ static purr_status_t launch_stage(const purr__stages_t *stages, const purr__quan
       [PURR__STAGE_num_scale_blocks].integer = params->num_scale_blocks,
       [PURR__STAGE_scale_layout].integer = params->scale_layout,
       [PURR__STAGE_scale_rule].integer = params->scale_rule};
-  return purr__stage_launch(stages, PURR__STAGE_QUANTISE, values, stream, err);
+  return purr__stage_launch(stages, PURR__STAGE_QUANTISE, values, NULL, stream, err);
 }
 
 /* The device is entered. The kernel is NULL where one of Triton's stands in for it. */

@@ -119,6 +119,7 @@ static bool lay_out_gpu(purr_plan_t *plan) {
     WS(RING_GATE, "gates", plan->max_rows, layer->intermediate_size, 1, 2);
     WS(RING_UP, "ups", plan->max_rows, layer->intermediate_size, 1, 2);
   }
+  WS(STAGE_SCRATCH, "scratch of the stages' kernels", purr__stages_scratch_bytes(plan->stages), 1, 1, 1);
   WS(SHARED_A, "shared activations", tokens, shared, 1, 2);
   WS(SHARED_OUT, "shared results", shared ? tokens : 0, layer->hidden_size, 1, 2);
   if (!is_mega) return fits;

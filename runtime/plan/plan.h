@@ -31,6 +31,7 @@ enum {
   PURR__WS_RANKS,       /* host: for each rank the address of its ids and its number of tokens */
   PURR__WS_CHUNK_COUNT, /* GPU: scratch of the schedule, see purr__schedule_params_t */
   PURR__WS_CHUNK_BAD,
+  PURR__WS_STAGE_SCRATCH, /* scratch memory of Triton's kernels, one launch after the other */
   PURR__WS_UNITS,         /* megakernel: purr__unit_t */
   PURR__WS_UNIT_SYNC,     /* megakernel: purr__unit_sync_t and what follows it */
   PURR__WS_TASKS,         /* the host backend's list of the problems of one grouped GEMM: three an expert at most */

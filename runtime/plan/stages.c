@@ -10,6 +10,8 @@ typedef struct stage {
   int num_arguments;
   int value_of[MAX_ARGUMENTS]; /* PURR__STAGE_*, -1 for constants */
   uint32_t num_programs;       /* where the kernel has no rule for its grid */
+  int64_t scratch_bytes;       /* of a launch of so many programs, room to align it included */
+  int64_t scratch_align;
 } stage_t;
 
 struct purr__stages {
@@ -125,17 +127,25 @@ static purr_status_t match_arguments(stage_t *stage, const purr_kernel_t *kernel
   return PURR_STATUS_OK;
 }
 
+/* Scratch memory comes from the workspace, which has to know how many programs there are. */
+static const char *cannot_give(const purr__triton_variant_t *variant, purr__stage_kind_t kind) {
+  const bool has_scratch = variant->spec->scratch_bytes > 0;
+  if (variant->num_descriptors > 0) return "tensor descriptors";
+  if (has_scratch && kind == PURR__STAGE_QUANTISE) return "scratch memory, and no workspace goes with that stage";
+  if (has_scratch && variant->spec->grid[0][0] != '\0')
+    return "scratch memory for a grid of its own rule; leave the rule out";
+  return variant->num_params > MAX_PARAMS ? "too many parameters" : NULL;
+}
+
 /* What only a caller of a single kernel can give. */
 static purr_status_t check_variants(const purr_kernel_t *kernel, purr__stage_kind_t kind, purr_error_t *err) {
   for (int i = 0; i < kernel->num_variants; i++) {
     const purr__triton_variant_t *variant = &kernel->variants[i];
-    if (variant->num_descriptors > 0 || variant->spec->scratch_bytes > 0 || variant->num_params > MAX_PARAMS)
+    const char *what = cannot_give(variant, kind);
+    if (what != NULL)
       return purr__fail(err, PURR_STATUS_UNSUPPORTED,
                         "kernel %.64s (%.160s) cannot stand in for the stage %s: it wants %s", kernel->name,
-                        variant->file, stages_info[kind].name,
-                        variant->num_descriptors > 0       ? "tensor descriptors"
-                        : variant->spec->scratch_bytes > 0 ? "scratch memory"
-                                                           : "too many parameters");
+                        variant->file, stages_info[kind].name, what);
   }
   return PURR_STATUS_OK;
 }
@@ -182,6 +192,19 @@ static purr_status_t find_package(const purr_plan_t *plan, const char *name, pur
                     plan->name, plan->texts.package_digest, name, (*out_package)->manifest.name, digest);
 }
 
+/* For the variant that wants most. */
+static void measure_scratch(stage_t *stage, const purr_kernel_t *kernel) {
+  for (int i = 0; i < kernel->num_variants; i++) {
+    const purr__triton_variant_t *variant = &kernel->variants[i];
+    const int *cluster = variant->entry.cluster;
+    const int64_t blocks = (int64_t)stage->num_programs * cluster[0] * cluster[1] * cluster[2];
+    const int64_t bytes = variant->spec->scratch_bytes * blocks; /* below 2^30 * 2^18 * 2^4 */
+    stage->scratch_bytes = purr__max(stage->scratch_bytes, bytes);
+    if (bytes > 0) stage->scratch_align = purr__max(stage->scratch_align, variant->spec->scratch_align);
+  }
+  if (stage->scratch_align > (int64_t)PURR__MEMORY_ALIGNMENT) stage->scratch_bytes += stage->scratch_align;
+}
+
 static purr_status_t find_stage(const purr_plan_t *plan, purr__device_t *device, purr__stage_kind_t kind,
                                 const char *name, stage_t *stage, purr_error_t *err) {
   purr__package_t *package;
@@ -193,6 +216,7 @@ static purr_status_t find_stage(const purr_plan_t *plan, purr__device_t *device,
   if (status == PURR_STATUS_OK) status = check_variants(kernel, kind, err);
   if (status == PURR_STATUS_OK) status = purr_launcher_create(kernel, device->ordinal, &stage->launcher, err);
   if (status == PURR_STATUS_OK) stage->num_programs = (uint32_t)device->num_sms * programs_per_sm(stage->launcher);
+  if (status == PURR_STATUS_OK) measure_scratch(stage, kernel);
   purr_kernel_destroy(kernel);
   return status;
 }
@@ -235,10 +259,16 @@ bool purr__stages_have(const purr__stages_t *stages, purr__stage_kind_t kind) {
   return stages != NULL && stages->stage[kind].launcher != NULL;
 }
 
+int64_t purr__stages_scratch_bytes(const purr__stages_t *stages) {
+  int64_t bytes = 0;
+  for (int i = 0; stages != NULL && i < PURR__NUM_STAGES; i++) bytes = purr__max(bytes, stages->stage[i].scratch_bytes);
+  return bytes;
+}
+
 /* ---- launching ---- */
 
 purr_status_t purr__stage_launch(const purr__stages_t *stages, purr__stage_kind_t kind,
-                                 const purr__stage_value_t values[PURR__NUM_STAGE_VALUES], void *stream,
+                                 const purr__stage_value_t values[PURR__NUM_STAGE_VALUES], void *scratch, void *stream,
                                  purr_error_t *err) {
   const stage_t *stage = &stages->stage[kind];
   purr__triton_value_t set[MAX_ARGUMENTS];
@@ -271,6 +301,12 @@ purr_status_t purr__stage_launch(const purr__stages_t *stages, purr__stage_kind_
     own.has_grid = true;
     own.grid[0] = stage->num_programs;
     own.grid[1] = own.grid[2] = 1;
+  }
+  if (stage->scratch_bytes > 0) {
+    const int64_t past = (int64_t)((uintptr_t)scratch % (uintptr_t)stage->scratch_align);
+    const int64_t skipped = past > 0 ? stage->scratch_align - past : 0;
+    own.scratch = (char *)scratch + skipped;
+    own.scratch_bytes = (uint64_t)(stage->scratch_bytes - skipped);
   }
   return purr__launcher_launch(&own, stream, err);
 }

@@ -106,9 +106,13 @@ bool purr__stages_are_in_forward(const struct purr_plan *plan);
 /* NULL has none. */
 bool purr__stages_have(const purr__stages_t *stages, purr__stage_kind_t kind);
 
-/* Enqueues a stage's kernel. Entered; any thread. */
+/* What the kernels of a forward want of scratch memory, which one after the other uses; NULL wants none. */
+int64_t purr__stages_scratch_bytes(const purr__stages_t *stages);
+
+/* Enqueues a stage's kernel. Entered; any thread.
+ * @param scratch  so much memory of the workspace; NULL outside of a forward. */
 purr_status_t purr__stage_launch(const purr__stages_t *stages, purr__stage_kind_t kind,
-                                 const purr__stage_value_t values[PURR__NUM_STAGE_VALUES], void *stream,
+                                 const purr__stage_value_t values[PURR__NUM_STAGE_VALUES], void *scratch, void *stream,
                                  purr_error_t *err);
 
 #endif

@@ -1,12 +1,15 @@
 /* Kernels of Triton's in place of a stage, on a fake driver: how the config names them, where they are found, what they
  * are refused for, and what a launch is given. */
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "package/package.h"
 #include "plan/plan.h"
 #include "plan/stages.h"
 #include "support/fake_cuda.h"
+#include "support/folder.h"
 #include "support/main.h"
 
 #define DATA PURR_TEST_DATA "/triton/3.6.0/"
@@ -170,7 +173,7 @@ static void stages_are_launched(void) {
   values[PURR__STAGE_turn_owner].integer = INT64_C(0x123456789);
   const int bytes[] = {8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 0}; /* gate, up, out, rows, columns, limit, status, turn ... */
   memcpy(fake->param_bytes, bytes, sizeof bytes);
-  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_ACTIVATION, values, NULL, &err));
+  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_ACTIVATION, values, NULL, NULL, &err));
   CU_ASSERT_EQUAL_FATAL(fake->num_launches, 1);
   CU_ASSERT_STRING_EQUAL(fake->launches[0].kernel, "swiglu_kernel"); /* the function; its constants are GPT-OSS's */
   CU_ASSERT_EQUAL(fake->launches[0].grid[0], 8 * 132);
@@ -191,7 +194,7 @@ static void stages_are_launched(void) {
                                  PURR__STAGE_b_stride,    PURR__STAGE_c_stride,  PURR__STAGE_c_scatter,
                                  PURR__STAGE_num_experts, PURR__STAGE_n,         PURR__STAGE_k};
   for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) values[integers[i]].integer = 64;
-  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_GROUPED_GEMM, values, NULL, &err));
+  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_GROUPED_GEMM, values, NULL, NULL, &err));
   CU_ASSERT_EQUAL(fake->launches[1].grid[0], 132);
   CU_ASSERT_EQUAL(fake->launches[1].block[0], 256);
   static const int more[] = {PURR__STAGE_ids_stride,   PURR__STAGE_ids_step,     PURR__STAGE_weights_stride,
@@ -200,7 +203,7 @@ static void stages_are_launched(void) {
   for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) values[more[i]].integer = 16 * (int64_t)(i + 1);
   const int combine[] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4, 8, 8, 8, 0};
   memcpy(fake->param_bytes, combine, sizeof combine);
-  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_COMBINE, values, NULL, &err));
+  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_COMBINE, values, NULL, NULL, &err));
   memset(fake->param_bytes, 0, sizeof fake->param_bytes);
   CU_ASSERT_STRING_EQUAL(fake->launches[2].kernel, "combine_kernel");
   memcpy(&word, fake->params[2], sizeof word);
@@ -209,11 +212,75 @@ static void stages_are_launched(void) {
   CU_ASSERT_EQUAL(columns, 144); /* hidden */
   /* A promise that a layer breaks is an error of the call, not a fault of the device. */
   values[PURR__STAGE_n].integer = 63;
-  ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT, purr__stage_launch(stages, PURR__STAGE_GROUPED_GEMM, values, NULL, &err));
+  ASSERT_STATUS(PURR_STATUS_INVALID_ARGUMENT,
+                purr__stage_launch(stages, PURR__STAGE_GROUPED_GEMM, values, NULL, NULL, &err));
   CU_ASSERT(says("is 63, but the kernel was promised multiples of 8"));
   CU_ASSERT_EQUAL(fake->num_launches, 3);
   purr__stages_free(context, stages);
   end();
+}
+
+/* A copy of a package whose kernels want scratch memory, as its manifest says. */
+static test_folder_t with_scratch(const char *package, const char *wanted) {
+  static const char none[] = "\"scratch_bytes\": 0,\n      \"scratch_align\": 1";
+  const test_folder_t folder = test_folder_make();
+  DIR *files = opendir(package);
+  for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
+    char path[512];
+    uint64_t bytes;
+    if (file->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%s", package, file->d_name);
+    unsigned char *data = test_read_file(path, &bytes);
+    if (strcmp(file->d_name, "manifest.json") != 0) {
+      test_folder_write(&folder, file->d_name, data, bytes);
+    } else {
+      char *edited = calloc(2, bytes), *to = edited;
+      for (uint64_t i = 0; i < bytes;) {
+        const bool is_here = bytes - i >= sizeof none - 1 && memcmp(data + i, none, sizeof none - 1) == 0;
+        if (is_here)
+          to += sprintf(to, "%s", wanted);
+        else
+          *to++ = (char)data[i];
+        i += is_here ? sizeof none - 1 : 1;
+      }
+      test_folder_write_text(&folder, file->d_name, edited);
+      free(edited);
+    }
+    free(data);
+  }
+  if (files != NULL) closedir(files);
+  return folder;
+}
+
+/* Kernels that want scratch memory: the workspace has it, at an address that suits them. */
+static void scratch_memory(void) {
+  enum { BLOCK_BYTES = 1280, ALIGN = 1024 };
+  const test_folder_t folder = with_scratch(DATA "stages", "\"scratch_bytes\": 1280, \"scratch_align\": 1024");
+  begin(folder.path);
+  purr__stages_t *stages = NULL;
+  REQUIRE_OK(find(GOOD STAGES, &stages));
+  const int64_t bytes = purr__stages_scratch_bytes(stages);
+  CU_ASSERT_EQUAL(bytes, 8 * 132 * BLOCK_BYTES + ALIGN); /* the activation has most programs */
+  CU_ASSERT_EQUAL(purr__stages_scratch_bytes(NULL), 0);
+  purr__stage_value_t values[PURR__NUM_STAGE_VALUES];
+  for (int i = 0; i < PURR__NUM_STAGE_VALUES; i++) values[i].pointer = (char *)ADDRESS + 16 * i;
+  values[PURR__STAGE_columns].integer = 128;
+  const int params[] = {8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 0};
+  memcpy(fake->param_bytes, params, sizeof params);
+  for (int shift = 0; shift < ALIGN; shift += 256) {
+    char *scratch = (char *)ADDRESS + shift;
+    ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_ACTIVATION, values, scratch, NULL, &err));
+    uint64_t given;
+    memcpy(&given, fake->params[9], sizeof given); /* behind the arguments */
+    CU_ASSERT_EQUAL(given % ALIGN, 0);
+    CU_ASSERT(given >= (uintptr_t)scratch && given + 8 * 132 * BLOCK_BYTES <= (uintptr_t)scratch + (uint64_t)bytes);
+  }
+  memset(fake->param_bytes, 0, sizeof fake->param_bytes);
+  purr__stages_free(context, stages);
+  ASSERT_STATUS(PURR_STATUS_UNSUPPORTED, find(GOOD QUANTISE, &stages));
+  CU_ASSERT(says("scratch memory, and no workspace goes with that stage"));
+  end();
+  test_folder_remove(&folder);
 }
 
 /* What purr_mxfp8_quantize_on gives is what the library's own kernel gets, after the same checks. */
@@ -286,6 +353,7 @@ int main(void) {
                                                   {"no other backend serves them", no_other_backend_serves_them},
                                                   {"kernels that do not do", kernels_that_do_not_do},
                                                   {"stages are launched", stages_are_launched},
+                                                  {"scratch memory", scratch_memory},
                                                   {"quantising", quantising},
                                                   {0}});
 }

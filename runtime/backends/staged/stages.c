@@ -14,6 +14,10 @@ static void give_common(purr__stage_value_t values[PURR__NUM_STAGE_VALUES], cons
   values[PURR__STAGE_turn_owner].integer = (int64_t)turn->ticket << TURN_OWNER_SHIFT | turn->first_blocks;
 }
 
+static void *scratch_of(const purr__forward_call_t *call) {
+  return purr__workspace_at(call->base.workspace, call->base.plan, PURR__WS_STAGE_SCRATCH);
+}
+
 /* One product of the routed experts: c of the problem, or another place for it. */
 purr_status_t purr__staged_stage_gemm(const purr__forward_call_t *call, const purr__gemm_params_t *gemm,
                                       const purr__weight_t *weight, const purr__rows_t *c, purr_error_t *err) {
@@ -42,7 +46,8 @@ purr_status_t purr__staged_stage_gemm(const purr__forward_call_t *call, const pu
   values[PURR__STAGE_c_scatter].integer = c->placement == PURR__ROWS_SLOT;
   values[PURR__STAGE_n].integer = routed->n;
   values[PURR__STAGE_k].integer = routed->k;
-  return purr__stage_launch(call->base.plan->stages, PURR__STAGE_GROUPED_GEMM, values, call->base.stream, err);
+  return purr__stage_launch(call->base.plan->stages, PURR__STAGE_GROUPED_GEMM, values, scratch_of(call),
+                            call->base.stream, err);
 }
 
 /* Gate and up where a kernel of Triton's makes them, and the activation behind them. */
@@ -62,7 +67,7 @@ purr_status_t purr__staged_stage_activation(const purr__forward_call_t *call, co
   values[PURR__STAGE_out].pointer = routed->c.data;
   values[PURR__STAGE_columns].integer = routed->n;
   values[PURR__STAGE_limit].real = (double)routed->swiglu_limit;
-  return purr__stage_launch(stages, PURR__STAGE_ACTIVATION, values, call->base.stream, err);
+  return purr__stage_launch(stages, PURR__STAGE_ACTIVATION, values, scratch_of(call), call->base.stream, err);
 }
 
 /* The sum over slots; the library's own kernel then ends the call. */
@@ -86,5 +91,6 @@ purr_status_t purr__staged_stage_combine(const purr__forward_call_t *call, const
   values[PURR__STAGE_num_tokens].integer = call->base.num_tokens;
   values[PURR__STAGE_top_k].integer = sum->top_k;
   values[PURR__STAGE_hidden].integer = sum->hidden;
-  return purr__stage_launch(call->base.plan->stages, PURR__STAGE_COMBINE, values, call->base.stream, err);
+  return purr__stage_launch(call->base.plan->stages, PURR__STAGE_COMBINE, values, scratch_of(call), call->base.stream,
+                            err);
 }
