@@ -29,6 +29,12 @@ typedef struct bits {
   uint64_t output, kept, num_kept; /* hashes, and kept bytes that were written */
 } bits_t;
 
+static uint64_t hash_of(const purr__bf16_t *output, int64_t num) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int64_t i = 0; i < num; i++) hash = (hash ^ output[i]) * 0x100000001b3u;
+  return hash;
+}
+
 static const int kept_regions[] = {PURR__SAVED_GATE, PURR__SAVED_UP, PURR__SAVED_SHARED_GATE, PURR__SAVED_SHARED_UP};
 enum { NUM_KEPT = sizeof kept_regions / sizeof kept_regions[0] };
 
@@ -61,7 +67,7 @@ static purr_trace_t *open_trace(const purr_plan_t *plan) {
 static bits_t run_variant(purr_context_t *context, const test_problem_t *problem, const test_run_t *run,
                           const char *entry, bool traces) {
   purr_error_t err = PURR_ERROR_INIT;
-  bits_t bits = {0xcbf29ce484222325u, 0xcbf29ce484222325u, 0};
+  bits_t bits = {.kept = 0xcbf29ce484222325u};
   purr_plan_t *plan = raw_plan(context, problem, run, 0);
   CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
   if (entry != NULL) {
@@ -85,7 +91,7 @@ static bits_t run_variant(purr_context_t *context, const test_problem_t *problem
   const int64_t num = problem->tokens * problem->hidden;
   purr__bf16_t *output = malloc((size_t)num * sizeof *output);
   test_buffer_get(&rank.output, output);
-  for (int64_t i = 0; i < num; i++) bits.output = (bits.output ^ output[i]) * 0x100000001b3u;
+  bits.output = hash_of(output, num);
   free(output);
   visit_kept(&rank, false, &bits);
   test_rank_destroy_objects(&rank);
@@ -95,8 +101,8 @@ static bits_t run_variant(purr_context_t *context, const test_problem_t *problem
   return bits;
 }
 
-/* All variants against the one that the plan takes by itself. */
-static void compare(test_problem_t *problem, test_run_t run, const char *what) {
+/* All variants against the one that the plan takes by itself, whose hash is returned. */
+static uint64_t compare(test_problem_t *problem, test_run_t run, const char *what) {
   run.backend = PURR_BACKEND_MEGA;
   purr_context_t *context = NULL;
   CU_ASSERT_EQUAL_FATAL(purr_context_create(NULL, &context, NULL), PURR_STATUS_OK);
@@ -115,6 +121,7 @@ static void compare(test_problem_t *problem, test_run_t run, const char *what) {
   }
   purr_context_destroy(context);
   test_problem_free(problem);
+  return expected.output;
 }
 
 /* ---- problems ---- */
@@ -171,9 +178,21 @@ static void long_sums(void) {
   compare(p, (test_run_t){.inference = true}, "one expert, long");
 }
 
+/* S01: not only the same bits, but those of the closed form. */
+static void exact_numbers(void) {
+  enum { T = 130, H = 288, I = 160, K = 2 };
+  test_problem_t *p = test_fixture_f(T, H, I, 8, K, 0);
+  static int32_t ids[T * K];
+  static purr__bf16_t exact[T * H];
+  for (int i = 0; i < T * K; i++) ids[i] = (int32_t)p->ids[i];
+  raw_fixture_output(p, T, p->x, ids, p->topk_weights, exact);
+  CU_ASSERT_EQUAL(compare(p, (test_run_t){0}, "fixture F"), hash_of(exact, T * H));
+}
+
 int main(void) {
   setenv("PURR_TEST_BACKEND", "mega", 1);
-  return test_layer_main("variants of the megakernel", (purr_test_t[]){{"several experts", several_experts},
+  return test_layer_main("variants of the megakernel", (purr_test_t[]){{"S01: exact numbers", exact_numbers},
+                                                                       {"several experts", several_experts},
                                                                        {"Zipf", zipf},
                                                                        {"one expert gets all", one_expert_gets_all},
                                                                        {"one token", one_token},
