@@ -1,5 +1,5 @@
-/* Streams and graphs on a GPU: what a call does to the host, which inputs it reads, what a replay reads and tells, and
- * the first use of a device. */
+/* Streams and graphs on a GPU: what a call does to the host, which inputs it reads, and what a replay reads and
+ * tells. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -363,59 +363,7 @@ static void host_memory_is_refused(void) {
   close_scene(&scene);
 }
 
-/* ---- a fresh process ---- */
-
-typedef struct starter {
-  purr_context_t *context;
-  const test_problem_t *problem;
-  pthread_barrier_t *barrier;
-  const purr__kernel_t *kernel;
-  bool exact;
-} starter_t;
-
-static void *first_use(void *arg) {
-  starter_t *starter = arg;
-  pthread_barrier_wait(starter->barrier);
-  purr_plan_t *plan = raw_plan(starter->context, starter->problem, &plain_run, 0);
-  lane_t lane;
-  if (plan == NULL || !start(&lane, starter->context, plan, starter->problem, starter->problem->tokens)) return NULL;
-  poison(&lane);
-  starter->exact = forward(&lane) == PURR_STATUS_OK && finish(&lane) == PURR_STATUS_OK && is_exact(&lane);
-  starter->kernel = plan->kernels.gate_up;
-  stop(&lane);
-  purr_plan_destroy(plan);
-  return NULL;
-}
-
-/* B41: 16 threads at once make the context's first use of the device. 0 = all had exact results. */
-static int sixteen_first_uses(void) {
-  enum { THREADS = 16 };
-  purr_context_t *context = NULL;
-  test_problem_t *problem = test_fixture_f(16, 256, 128, 8, 2, 0);
-  pthread_barrier_t barrier;
-  starter_t starters[THREADS];
-  pthread_t threads[THREADS];
-  if (purr_context_create(NULL, &context, NULL) != PURR_STATUS_OK) return 1;
-  pthread_barrier_init(&barrier, NULL, THREADS);
-  for (int i = 0; i < THREADS; i++) {
-    starters[i] = (starter_t){context, problem, &barrier, NULL, false};
-    pthread_create(&threads[i], NULL, first_use, &starters[i]);
-  }
-  int num_wrong = 0;
-  for (int i = 0; i < THREADS; i++) {
-    pthread_join(threads[i], NULL);
-    num_wrong += !starters[i].exact || starters[i].kernel != starters[0].kernel;
-  }
-  pthread_barrier_destroy(&barrier);
-  purr_context_destroy(context);
-  test_problem_free(problem);
-  return num_wrong == 0 ? 0 : 2;
-}
-
-static void all_are_exact(void) { CU_ASSERT_EQUAL(sixteen_first_uses(), 0); }
-static int run_first_uses(void) {
-  return purr_test_main("first use", (purr_test_t[]){{"sixteen threads", all_are_exact}, {0}});
-}
+/* ---- */
 
 static int in_child(int (*run)(void)) {
   fflush(NULL);
@@ -428,11 +376,6 @@ static int in_child(int (*run)(void)) {
   int code = -1;
   waitpid(child, &code, 0);
   return code;
-}
-
-static int first_use_codes[3];
-static void all_children_were_exact(void) {
-  for (int i = 0; i < 3; i++) CU_ASSERT_EQUAL(first_use_codes[i], 0);
 }
 
 static int look_for_device(void) {
@@ -450,11 +393,9 @@ int main(void) {
   setenv("PURR_TEST_BACKEND", "staged", 0);
   plain_run.backend = test_backend();
   if (in_child(look_for_device) != 0) return PURR_TEST_SKIPPED;
-  for (int i = 0; i < 3; i++) first_use_codes[i] = in_child(run_first_uses);
   return test_layer_main(
       "streams on a GPU",
-      (purr_test_t[]){{"B41: sixteen first uses at once", all_children_were_exact},
-                      {"a call only enqueues", calls_only_enqueue},
+      (purr_test_t[]){{"a call only enqueues", calls_only_enqueue},
                       {"B35: replays read what is there", replays_read_what_is_there},
                       {"captures stay whole", captures_stay_whole},
                       {"B37: inputs come late", inputs_come_late},
