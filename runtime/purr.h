@@ -1191,6 +1191,8 @@ typedef struct purr_launcher_info {
 } purr_launcher_info_t;
 
 /* Chooses the variant for the arguments as they are set, the most special one first, and says how it will be launched.
+ * An argument that is not set stands for a constant that all variants agree on which take what is set (a better
+ * architecture's may have its own); any other must be set.
  * @param out_info  set its struct_size first.
  * Threads: one thread per launcher. Collective: no. Returns: OK, INVALID_ARGUMENT, INVALID_STATE (an argument or the
  * grid is not set), FORKED. Since 0.1. */

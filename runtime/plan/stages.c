@@ -278,6 +278,7 @@ purr_status_t purr__stage_launch(const purr__stages_t *stages, purr__stage_kind_
   own.values = set;
   own.slots = slots;
   own.params = params;
+  own.leaves_constants_open = true;
   for (int i = 0; i < stage->num_arguments; i++) {
     const int v = stage->value_of[i];
     memset(&set[i], 0, offsetof(purr__triton_value_t, bytes));

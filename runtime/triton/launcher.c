@@ -265,6 +265,72 @@ typedef struct decision {
   uint64_t scratch_bytes;
 } decision_t;
 
+/* The first argument that is set to what the variant does not take; their number where it takes all. */
+static int find_refusal(const purr_launcher_t *launcher, const purr__triton_spec_t *spec, char *why) {
+  int i = 0;
+  while (i < spec->num_arguments && (launcher->values[i].set == PURR__TRITON_UNSET ||
+                                     purr__triton_takes(&spec->arguments[i], &launcher->values[i], why)))
+    i++;
+  return i;
+}
+
+/* The first argument that is not set and not compiled in. */
+static int find_unset(const purr_launcher_t *launcher, const purr__triton_spec_t *spec) {
+  int i = 0;
+  while (i < spec->num_arguments &&
+         (launcher->values[i].set != PURR__TRITON_UNSET || spec->arguments[i].constant != PURR__TRITON_NO_CONSTANT))
+    i++;
+  return i;
+}
+
+static bool is_same_constant(const purr__triton_argument_t *a, const purr__triton_argument_t *b) {
+  if (a->constant != b->constant) return false;
+  if (a->constant == PURR__TRITON_CONSTANT_INTEGER) return a->constant_integer == b->constant_integer;
+  return strcmp(a->constant_text, b->constant_text) == 0;
+}
+
+/* The first argument that is not set and whose value decides between two variants. For a better architecture other
+ * constants may have been chosen, but not for an argument that must be set elsewhere. */
+static int find_choice(const purr_launcher_t *launcher, const purr__triton_variant_t *chosen,
+                       const purr__triton_variant_t *other) {
+  const bool is_same_arch = !purr__arch_is_better(chosen->arch, other->arch);
+  int i = 0;
+  for (; i < chosen->spec->num_arguments; i++) {
+    const purr__triton_argument_t *a = &chosen->spec->arguments[i], *b = &other->spec->arguments[i];
+    if (launcher->values[i].set != PURR__TRITON_UNSET) continue;
+    if (a->constant != PURR__TRITON_NO_CONSTANT && b->constant == PURR__TRITON_NO_CONSTANT) break;
+    if (is_same_arch && !is_same_constant(a, b)) break;
+  }
+  return i;
+}
+
+static purr_status_t fail_choice(const purr_launcher_t *launcher, int argument_idx, int chosen_idx, int other_idx,
+                                 purr_error_t *err) {
+  const purr__triton_variant_t *variants = launcher->kernel->variants;
+  const purr__triton_argument_t *a = &variants[chosen_idx].spec->arguments[argument_idx];
+  const purr__triton_argument_t *b = &variants[other_idx].spec->arguments[argument_idx];
+  const bool is_constant = b->constant != PURR__TRITON_NO_CONSTANT;
+  return purr__fail(err, PURR_STATUS_INVALID_STATE,
+                    "kernel %.100s cannot be launched: argument %d ('%s') is not set; variant %d was compiled for %s, "
+                    "variant %d %s %s",
+                    launcher->kernel->name, argument_idx, a->name, chosen_idx, a->constant_text, other_idx,
+                    is_constant ? "for" : "takes any", is_constant ? b->constant_text : b->type);
+}
+
+/* Whether all other variants that take what is set agree with this one about what is not. */
+static purr_status_t check_unset(const purr_launcher_t *launcher, int chosen_idx, purr_error_t *err) {
+  char why[PURR__TRITON_WHY_BYTES];
+  const purr__triton_variant_t *variants = launcher->kernel->variants;
+  const int num_arguments = variants[chosen_idx].spec->num_arguments;
+  for (int v = 0; v < launcher->num_usable; v++) {
+    const int idx = launcher->order[v];
+    const int argument_idx = find_choice(launcher, &variants[chosen_idx], &variants[idx]);
+    if (argument_idx < num_arguments && find_refusal(launcher, variants[idx].spec, why) == num_arguments)
+      return fail_choice(launcher, argument_idx, chosen_idx, idx, err);
+  }
+  return PURR_STATUS_OK;
+}
+
 static purr_status_t choose(const purr_launcher_t *launcher, decision_t *decision, purr_error_t *err) {
   const purr_kernel_t *kernel = launcher->kernel;
   const int num_arguments = purr__triton_spec(kernel)->num_arguments;
@@ -274,19 +340,25 @@ static purr_status_t choose(const purr_launcher_t *launcher, decision_t *decisio
   for (int v = 0; v < launcher->num_usable; v++) {
     const int idx = launcher->order[v];
     const purr__triton_spec_t *spec = kernel->variants[idx].spec;
-    int i = 0;
-    while (i < num_arguments && purr__triton_takes(&spec->arguments[i], &launcher->values[i], why)) i++;
+    int i = find_refusal(launcher, spec, why);
+    status = PURR_STATUS_INVALID_ARGUMENT;
     if (i == num_arguments) {
-      decision->variant = &kernel->variants[idx];
-      decision->loaded = &launcher->loaded[idx];
-      decision->variant_idx = idx;
-      return PURR_STATUS_OK;
+      i = find_unset(launcher, spec);
+      if (i == num_arguments) {
+        decision->variant = &kernel->variants[idx];
+        decision->loaded = &launcher->loaded[idx];
+        decision->variant_idx = idx;
+        return launcher->leaves_constants_open ? PURR_STATUS_OK : check_unset(launcher, idx, err);
+      }
+      (void)purr__triton_takes(&spec->arguments[i], &launcher->values[i], why);
+      status = PURR_STATUS_INVALID_STATE;
     }
     refused = idx;
-    status = launcher->values[i].set == PURR__TRITON_UNSET ? PURR_STATUS_INVALID_STATE : PURR_STATUS_INVALID_ARGUMENT;
     snprintf(sentence, sizeof sentence, "argument %d ('%s') %s", i, spec->arguments[i].name, why);
+    /* It is missing whatever the other variants take. */
+    if (status == PURR_STATUS_INVALID_STATE) break;
   }
-  if (launcher->num_usable == 1)
+  if (launcher->num_usable == 1 || status == PURR_STATUS_INVALID_STATE)
     return purr__fail(err, status, "kernel %.100s cannot be launched: %s", kernel->name, sentence);
   return purr__fail(err, status,
                     "none of the %d variants of kernel %.100s takes these arguments; of variant %d, the most "

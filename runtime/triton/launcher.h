@@ -24,6 +24,7 @@ struct purr_launcher {
   purr__triton_value_t *values; /* [num_arguments] */
   uint32_t grid[3];
   bool has_grid;
+  bool leaves_constants_open; /* what is not set may be any constant: of a stage's kernel those are its own affair */
   void *scratch;
   uint64_t scratch_bytes;
   /* Room for a launch: */

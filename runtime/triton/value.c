@@ -185,14 +185,14 @@ static bool takes_tensor(const purr__triton_argument_t *argument, const purr__tr
 
 bool purr__triton_takes(const purr__triton_argument_t *argument, const purr__triton_value_t *value,
                         char why[PURR__TRITON_WHY_BYTES]) {
-  if (argument->constant != PURR__TRITON_NO_CONSTANT)
-    return value->set == PURR__TRITON_UNSET || takes_constant(argument, value, why);
+  if (value->set == PURR__TRITON_UNSET) return refuse(why, "(%s) is not set", argument->type);
+  if (argument->constant != PURR__TRITON_NO_CONSTANT) return takes_constant(argument, value, why);
   const bool is_number = argument->kind == PURR__TRITON_NUMBER;
   const bool is_float = is_number && argument->element->class == PURR__TRITON_FLOAT;
   const bool is_any = argument->kind == PURR__TRITON_ANY;
   switch (value->set) {
     case PURR__TRITON_UNSET:
-      return refuse(why, "(%s) is not set", argument->type);
+      break;
     case PURR__TRITON_SET_POINTER:
       if (argument->kind != PURR__TRITON_POINTER && !(is_any && argument->bytes == 8))
         return refuse_kind(why, argument, value);

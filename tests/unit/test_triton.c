@@ -357,6 +357,65 @@ static void the_most_special_variant_is_taken(void) {
   end();
 }
 
+/* The package in a folder, with another BLOCK in the add kernel's variant of that number. */
+static void write_with_block(test_folder_t *folder, int variant, const char *block) {
+  static const char old[] = "\"constant\": 1024";
+  uint64_t bytes;
+  char command[1024], *manifest = (char *)test_read_file(PACKAGE "/manifest.json", &bytes);
+  CU_ASSERT_PTR_NOT_NULL_FATAL(manifest);
+  snprintf(command, sizeof command, "cp '%s/'* '%s'", PACKAGE, folder->path);
+  CU_ASSERT_EQUAL_FATAL(system(command), 0);
+  char *at = memmem(manifest, bytes, old, sizeof old - 1);
+  for (int i = 0; i < variant && at != NULL; i++)
+    at = memmem(at + 1, bytes - (uint64_t)(at + 1 - manifest), old, sizeof old - 1);
+  CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+  CU_ASSERT_EQUAL_FATAL(strlen(block), 4);
+  memcpy(at + sizeof old - 5, block, 4);
+  test_folder_write(folder, "manifest.json", manifest, bytes);
+  free(manifest);
+}
+
+/* A variant's constant is no value for an argument that others take or have another constant for. */
+static void what_is_not_set_is_a_constant_of_all(void) {
+  begin();
+  purr_launcher_t *launcher = make_launcher(PACKAGE, "add_kernel", NULL);
+  purr_launcher_info_t info = {.struct_size = sizeof info};
+  set_add_arguments(launcher);
+  ASSERT_OK(purr_launcher_unset(launcher, 4, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_STATE,
+              "argument 4 ('n') is not set; variant 1 was compiled for 1, variant 3 takes any i32",
+              purr_launcher_query(launcher, &info, &err));
+  ASSERT_SAYS(PURR_STATUS_INVALID_STATE, "argument 4 ('n') is not set", purr_launcher_launch(launcher, NULL, &err));
+  ASSERT_OK(purr_launcher_set_pointer(launcher, 0, (char *)ADDRESS + 4, &err)); /* one variant is left */
+  ASSERT_SAYS(PURR_STATUS_INVALID_STATE, "argument 4 ('n') (i32) is not set",
+              purr_launcher_query(launcher, &info, &err));
+  CU_ASSERT_EQUAL(fake->num_launches, 0);
+  ASSERT_OK(purr_launcher_set_integer(launcher, 4, 1, &err));
+  ASSERT_OK(purr_launcher_launch(launcher, NULL, &err)); /* BLOCK is 1024 in all */
+  purr_launcher_destroy(launcher);
+  /* Variant 0 is of another architecture, 1 takes n = 1 alone. */
+  for (int variant = 0; variant < 4; variant++) {
+    test_folder_t folder = test_folder_make();
+    write_with_block(&folder, variant, "2048");
+    launcher = make_launcher(folder.path, "add_kernel", NULL);
+    set_add_arguments(launcher);
+    if (variant < 2) {
+      ASSERT_OK(purr_launcher_query(launcher, &info, &err));
+    } else {
+      ASSERT_SAYS(PURR_STATUS_INVALID_STATE,
+                  variant == 2 ? "argument 5 ('BLOCK') is not set; variant 3 was compiled for 1024, variant 2 for 2048"
+                               : "argument 5 ('BLOCK') is not set; variant 3 was compiled for 2048, variant 2 for 1024",
+                  purr_launcher_query(launcher, &info, &err));
+      ASSERT_OK(purr_launcher_set_integer(launcher, 5, 2048, &err));
+      ASSERT_OK(purr_launcher_query(launcher, &info, &err));
+      CU_ASSERT_EQUAL(info.variant, variant);
+    }
+    purr_launcher_destroy(launcher);
+    test_folder_remove(&folder);
+  }
+  end();
+}
+
 static void a_device_that_lacks_something_is_refused(void) {
   begin();
   fake->max_shared_bytes = 32768;
@@ -774,6 +833,7 @@ int main(void) {
                                 {"untyped arguments follow the setter", untyped_arguments_follow_the_setter},
                                 {"scalars of every width", scalars_of_every_width},
                                 {"the most special variant is taken", the_most_special_variant_is_taken},
+                                {"what is not set is a constant of all", what_is_not_set_is_a_constant_of_all},
                                 {"a device that lacks something is refused", a_device_that_lacks_something_is_refused},
                                 {"descriptors are encoded and kept", descriptors_are_encoded_and_kept},
                                 {"descriptors that kernels take apart", descriptors_that_kernels_take_apart},
