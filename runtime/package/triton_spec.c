@@ -1,5 +1,7 @@
 #include "package/triton_spec.h"
 
+#include <stdio.h>
+
 #include "base/number.h"
 #include "package/keys.h"
 
@@ -77,7 +79,7 @@ bool purr__triton_version_parse(const char *text, int *out_version) {
       minor > 99)
     return false;
   *out_version = (int)(major * 100 + minor);
-  return true;
+  return *out_version >= PURR__TRITON_OLDEST;
 }
 
 int purr__triton_argument_bytes(const purr__triton_argument_t *argument) {
@@ -93,6 +95,80 @@ int purr__triton_argument_bytes(const purr__triton_argument_t *argument) {
     default:
       return 0;
   }
+}
+
+/* ---- descriptors ---- */
+
+/* What the compiler calls the copy engine's types, by number. */
+enum { MAP_FP4_PADDED = 14, MOST_BOX = 256, BOX_ALIGN_BYTES = 16, MAP_SWIZZLE_128 = 3 };
+static const struct {
+  const char *name; /* NULL: no compiler writes it */
+  int bytes;
+} map_types[] = {{"u8", 1},   {"u16", 2},  {"u32", 4},  {"i32", 4},  {"u64", 8},  {"i64", 8}, {"fp16", 2}, {"fp32", 4},
+                 {"fp32", 4}, {"fp64", 8}, {"bf16", 2}, {"fp32", 4}, {"fp32", 4}, {NULL, 0},  {"fp4", 1},  {NULL, 0}};
+
+bool purr__triton_map_is_possible(const purr__triton_argument_t *descriptor, bool is_manifest, char *why,
+                                  uint64_t capacity) {
+  const int type = descriptor->element_type, bytes = descriptor->element_bytes, swizzle = descriptor->swizzle;
+  const int inner = descriptor->rank > 0 ? descriptor->block[descriptor->rank - 1] * bytes : 0;
+  const char *type_key = is_manifest ? "element_type" : "elem_type";
+  const char *bytes_key = is_manifest ? "element_bytes" : "elem_size";
+  const char *block_key = is_manifest ? "block" : "block_size";
+  if (map_types[type].name == NULL)
+    snprintf(why, capacity, "%s is %d; allowed are 0 to 12 and 14", type_key, type);
+  else if (map_types[type].bytes != bytes)
+    snprintf(why, capacity, "%s is %d (%s), but %s is %d; allowed with it is %d", type_key, type, map_types[type].name,
+             bytes_key, bytes, map_types[type].bytes);
+  else if (descriptor->is_fp4_padded != (type == MAP_FP4_PADDED))
+    snprintf(why, capacity, "%s is %d (%s), but fp4_padded is %s; allowed are %d with true and all others with false",
+             type_key, type, map_types[type].name, descriptor->is_fp4_padded ? "true" : "false", MAP_FP4_PADDED);
+  else if (descriptor->is_fp4_padded && swizzle != MAP_SWIZZLE_128)
+    snprintf(why, capacity, "swizzle is %d, but fp4_padded is true; allowed with it is %d", swizzle, MAP_SWIZZLE_128);
+  else {
+    for (int i = 0; i < descriptor->rank; i++)
+      if (descriptor->block[i] > MOST_BOX) {
+        snprintf(why, capacity, "%s has %d elements in dimension %d; the copy engine takes 1 to %d", block_key,
+                 descriptor->block[i], i, MOST_BOX);
+        return false;
+      }
+    if (inner % BOX_ALIGN_BYTES != 0)
+      snprintf(why, capacity,
+               "%s has %d bytes in its last dimension (%d elements of %d); the copy engine takes multiples of %d",
+               block_key, inner, inner / bytes, bytes, BOX_ALIGN_BYTES);
+    else if (swizzle > 0 && inner > 16 << swizzle)
+      snprintf(why, capacity,
+               "%s has %d bytes in its last dimension (%d elements of %d), but swizzle is %d; allowed with it are %d",
+               block_key, inner, inner / bytes, bytes, swizzle, 16 << swizzle);
+    else
+      return true;
+  }
+  return false;
+}
+
+/* Integers of the size serve for all types: the copy engine moves bytes. */
+static bool is_map_of(const purr__triton_element_t *element, int map_type) {
+  const char *name = map_types[map_type].name;
+  if (map_types[map_type].bytes != element->bytes) return false;
+  return map_type <= 5 || map_type == MAP_FP4_PADDED || purr__triton_element_find(name, strlen(name)) == element ||
+         (strcmp(name, "fp32") == 0 && element->dtype == PURR_DTYPE_FP32);
+}
+
+bool purr__triton_map_fits(const purr__triton_argument_t *argument, const purr__triton_argument_t *descriptor,
+                           char *why, uint64_t capacity) {
+  if (!is_map_of(argument->element, descriptor->element_type)) {
+    snprintf(why, capacity, "elements of type %d (%s)", descriptor->element_type,
+             map_types[descriptor->element_type].name);
+    return false;
+  }
+  for (int i = 0; i < argument->rank; i++) {
+    /* Two elements of FP4 lie in a byte of the type. A block is cut up where it is larger than an instruction's. */
+    const bool is_packed = descriptor->is_fp4_padded && i == argument->rank - 1;
+    const int64_t extent = (int64_t)argument->block[i] * (is_packed ? 2 : 1);
+    if (descriptor->block[i] <= extent) continue;
+    snprintf(why, capacity, "%d elements at a time in dimension %d", descriptor->block[i], i);
+    return false;
+  }
+  return true;
 }
 
 /* ---- the value of "triton" ---- */
@@ -217,6 +293,15 @@ static void read_argument(purr__json_t *json, purr__triton_argument_t *argument)
                     descriptor.rank, argument->type);
     return;
   }
+  char why[200];
+  if (!purr__triton_map_is_possible(&descriptor, true, why, sizeof why)) {
+    purr__json_fail(json, "the descriptor of argument %s: %s", argument->name, why);
+    return;
+  }
+  if (!purr__triton_map_fits(argument, &descriptor, why, sizeof why)) {
+    purr__json_fail(json, "argument %s is \"%s\", but its descriptor has %s", argument->name, argument->type, why);
+    return;
+  }
   argument->has_map = true;
   argument->swizzle = descriptor.swizzle;
   argument->element_bytes = descriptor.element_bytes;
@@ -283,7 +368,7 @@ void purr__triton_spec_read(purr_context_t *context, purr__json_t *json, purr__t
       case VERSION:
         if (purr__take_text(json, "version", purr__is_printable, spec->version_text, sizeof spec->version_text) &&
             !purr__triton_version_parse(spec->version_text, &spec->version))
-          purr__json_fail(json, "version is \"%s\"; allowed is for example \"3.6.0\"", spec->version_text);
+          purr__json_fail(json, "version is \"%s\"; allowed is for example \"3.6.0\", from 3.2 on", spec->version_text);
         break;
       case ARGUMENTS:
         read_arguments(context, json, spec);

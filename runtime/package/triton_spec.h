@@ -90,10 +90,18 @@ void purr__triton_spec_free(purr_context_t *context, purr__triton_spec_t *spec);
 bool purr__triton_type_parse(const char *type, purr__triton_argument_t *argument);
 /* "fp32"; NULL for none. */
 const purr__triton_element_t *purr__triton_element_find(const char *name, uint64_t length);
-/* "3.6.0" as 306; false where it is none. */
+#define PURR__TRITON_OLDEST 302
+/* "3.6.0" as 306; false where it is none, or older than the oldest that is known. */
 bool purr__triton_version_parse(const char *text, int *out_version);
 /* The bytes of the parameter of an argument that is one parameter; 0 for descriptors. */
 int purr__triton_argument_bytes(const purr__triton_argument_t *argument);
+/* Whether what the compiler says of a descriptor is one that the copy engine knows, in keys of the manifest's or of
+ * Triton's metadata; else `why` gets a sentence without its end: what, got, allowed. */
+bool purr__triton_map_is_possible(const purr__triton_argument_t *descriptor, bool is_manifest, char *why,
+                                  uint64_t capacity);
+/* Whether it describes blocks of the argument's type, which has the same number of dimensions. */
+bool purr__triton_map_fits(const purr__triton_argument_t *argument, const purr__triton_argument_t *descriptor,
+                           char *why, uint64_t capacity);
 /* Reads {"swizzle": ...} of a manifest. */
 void purr__triton_descriptor_read(purr__json_t *json, purr__triton_argument_t *argument);
 

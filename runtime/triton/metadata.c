@@ -22,6 +22,7 @@ enum {
   DESCRIPTORS,
   INSTRUMENTATION,
   WARP_SIZE,
+  TENSOR_MEMORY,
   NUM_KEYS
 };
 static const char *const keys[NUM_KEYS] = {"name",
@@ -38,13 +39,15 @@ static const char *const keys[NUM_KEYS] = {"name",
                                            "profile_scratch_size",
                                            "tensordesc_meta",
                                            "instrumentation_mode",
-                                           "warp_size"};
+                                           "warp_size",
+                                           "tmem_size"};
 
 typedef struct reader {
   purr_context_t *context;
   purr__json_t json;
   purr__triton_metadata_t *metadata;
   int raw_cluster[3];
+  int tensor_memory; /* columns of a block */
   unsigned seen;
 } reader_t;
 
@@ -93,19 +96,20 @@ static void read_target(reader_t *r) {
 }
 
 /* One entry of tensordesc_meta, whose keys are Triton's. */
-static void read_descriptor(purr__json_t *json, purr__triton_argument_t *descriptor) {
-  bool has_block = false, is_im2col = false;
+static void read_descriptor(purr__json_t *json, int idx, purr__triton_argument_t *descriptor) {
+  bool has_block = false, has_type = false, has_swizzle = false, is_im2col = false;
+  char why[200];
   descriptor->has_map = true;
   for (;;) {
     const purr__json_event_t event = purr__json_next(json);
     if (event == PURR__JSON_FAILED) return;
     if (event == PURR__JSON_OBJECT_END) break;
     if (purr__json_is(json, "swizzle"))
-      purr__take_int(json, "swizzle", 0, 3, &descriptor->swizzle);
+      has_swizzle = purr__take_int(json, "swizzle", 0, 3, &descriptor->swizzle);
     else if (purr__json_is(json, "elem_size"))
       purr__take_int(json, "elem_size", 1, 8, &descriptor->element_bytes);
     else if (purr__json_is(json, "elem_type"))
-      purr__take_int(json, "elem_type", 0, 15, &descriptor->element_type);
+      has_type = purr__take_int(json, "elem_type", 0, 15, &descriptor->element_type);
     else if (purr__json_is(json, "fp4_padded"))
       purr__take_bool(json, "fp4_padded", &descriptor->is_fp4_padded);
     else if (purr__json_is(json, "is_im2col"))
@@ -128,9 +132,14 @@ static void read_descriptor(purr__json_t *json, purr__triton_argument_t *descrip
   }
   if (is_im2col)
     purr__json_fail_as(json, PURR_STATUS_UNSUPPORTED, "a descriptor is of the im2col kind; only tiled ones are known");
-  else if (!has_block || descriptor->rank == 0 || descriptor->element_bytes == 0)
+  else if (!has_block || descriptor->rank == 0 || descriptor->element_bytes == 0 || !has_type || !has_swizzle)
     purr__json_fail(json, "a descriptor of tensordesc_meta lacks %s",
-                    descriptor->element_bytes == 0 ? "\"elem_size\"" : "\"block_size\"");
+                    descriptor->element_bytes == 0        ? "\"elem_size\""
+                    : !has_block || descriptor->rank == 0 ? "\"block_size\""
+                    : !has_type                           ? "\"elem_type\""
+                                                          : "\"swizzle\"");
+  else if (!purr__triton_map_is_possible(descriptor, false, why, sizeof why))
+    purr__json_fail(json, "descriptor %d of tensordesc_meta: %s", idx, why);
 }
 
 static void read_descriptors(reader_t *r) {
@@ -156,7 +165,7 @@ static void read_descriptors(reader_t *r) {
     if (!purr__grow(r->context, json, (void **)&m->descriptors, m->num_descriptors, sizeof *m->descriptors)) return;
     purr__triton_argument_t *descriptor = &m->descriptors[m->num_descriptors++];
     *descriptor = (purr__triton_argument_t){.kind = PURR__TRITON_DESCRIPTOR, .divisible_by = 1};
-    if (event == PURR__JSON_OBJECT_BEGIN) read_descriptor(json, descriptor);
+    if (event == PURR__JSON_OBJECT_BEGIN) read_descriptor(json, m->num_descriptors - 1, descriptor);
   }
 }
 
@@ -186,7 +195,8 @@ static void read_value(reader_t *r, int key) {
     case VERSION:
       if (purr__take_text(json, "triton_version", purr__is_printable, m->version_text, sizeof m->version_text) &&
           !purr__triton_version_parse(m->version_text, &m->version))
-        purr__json_fail(json, "triton_version is \"%s\"; allowed is for example \"3.6.0\"", m->version_text);
+        purr__json_fail(json, "triton_version is \"%s\"; allowed is for example \"3.6.0\", from 3.2 on",
+                        m->version_text);
       break;
     case COOPERATIVE:
       purr__take_bool(json, "launch_cooperative_grid", &m->is_cooperative);
@@ -219,6 +229,9 @@ static void read_value(reader_t *r, int key) {
     }
     case WARP_SIZE:
       take_warp_size(json, "warp_size");
+      break;
+    case TENSOR_MEMORY:
+      take_int_or_null(json, "tmem_size", 0, 512, &r->tensor_memory);
       break;
     default:
       purr__json_skip(json);
@@ -270,6 +283,10 @@ static purr_status_t finish(reader_t *r) {
   if ((m->scratch_align & (m->scratch_align - 1)) != 0)
     return purr__fail(r->json.err, PURR_STATUS_PACKAGE, "%s: global_scratch_align is %d; allowed are powers of two",
                       r->json.name, m->scratch_align);
+  if (r->tensor_memory > 0 && (m->arch < 100 || m->arch >= 120))
+    return purr__fail(r->json.err, PURR_STATUS_PACKAGE,
+                      "%s: tmem_size is %d, but target.arch is %d, which has no tensor memory; allowed is 0",
+                      r->json.name, r->tensor_memory, m->arch);
   if (m->profile_bytes > 0)
     return purr__fail(
         r->json.err, PURR_STATUS_UNSUPPORTED,

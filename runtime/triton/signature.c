@@ -98,6 +98,7 @@ static purr_status_t parse_item(const char *text, uint64_t length, int idx, purr
 static purr_status_t take_descriptors(const purr__triton_metadata_t *metadata, purr__triton_spec_t *spec,
                                       purr_error_t *err) {
   int num_descriptors = 0;
+  char why[200];
   for (int i = 0; i < spec->num_arguments; i++) {
     purr__triton_argument_t *argument = &spec->arguments[i];
     if (argument->kind != PURR__TRITON_DESCRIPTOR) continue;
@@ -109,6 +110,10 @@ static purr_status_t take_descriptors(const purr__triton_metadata_t *metadata, p
       return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
                         "argument %d of the signature is \"%s\", but the kernel's descriptor has %d dimensions", i,
                         argument->type, known->rank);
+    if (!purr__triton_map_fits(argument, known, why, sizeof why))
+      return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT,
+                        "argument %d of the signature is \"%s\", but descriptor %d of tensordesc_meta has %s", i,
+                        argument->type, num_descriptors - 1, why);
     argument->has_map = true;
     argument->swizzle = known->swizzle;
     argument->element_bytes = known->element_bytes;

@@ -84,6 +84,11 @@ says out "do not tell names, types, promises and the grid"
 run 0 inspect "$triton/add_cluster/add_kernel.json" --json
 json_is 'o["name"], o["variants"][0]["cluster"]' "('add_kernel', [2, 1, 1])"
 
+# Metadata that contradicts itself.
+cp -r "$triton/matmul" "$work/contradiction"
+sed 's/"elem_type": 6/"elem_type": 0/' "$triton/matmul/matmul_kernel.json" >"$work/contradiction/matmul_kernel.json"
+refuses "elem_type is 0 (u8), but elem_size is 2; allowed with it is 1" inspect "$work/contradiction"
+
 # Configs and checkpoints.
 run 0 inspect "$SOURCE_DIR/configs/qwen3_30b.yaml" --json
 json_is 'o["num_experts"]' 128

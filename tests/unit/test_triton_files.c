@@ -104,6 +104,17 @@ static void refused_metadata(void) {
       {"\"name\": \"add_kernel\"", "\"name\": \"\"", PURR_STATUS_PACKAGE, "name is \"\""},
       {"\"triton_version\": \"3.6.0\"", "\"triton_version\": \"new\"", PURR_STATUS_PACKAGE,
        "triton_version is \"new\""},
+      {"\"triton_version\": \"3.6.0\"", "\"triton_version\": \"2.1.0\"", PURR_STATUS_PACKAGE,
+       "triton_version is \"2.1.0\"; allowed is for example \"3.6.0\", from 3.2 on"},
+      {"\"triton_version\": \"3.6.0\"", "\"triton_version\": \"3.1.9\"", PURR_STATUS_PACKAGE, "from 3.2 on"},
+      {"\"triton_version\": \"3.6.0\"", "\"triton_version\": \"3.2.0\"", PURR_STATUS_OK, ""},
+      {"\"triton_version\": \"3.6.0\"", "\"triton_version\": \"4.0.0\"", PURR_STATUS_OK, ""},
+      {"\"tmem_size\": 0", "\"tmem_size\": 9999", PURR_STATUS_PACKAGE,
+       "tmem_size is 9999; allowed are whole numbers from 0 to 512"},
+      {"\"tmem_size\": 0", "\"tmem_size\": -1", PURR_STATUS_PACKAGE, "tmem_size is -1"},
+      {"\"tmem_size\": 0", "\"tmem_size\": null", PURR_STATUS_OK, ""},
+      {"\"tmem_size\": 0", "\"tmem_size\": 64", PURR_STATUS_PACKAGE,
+       "tmem_size is 64, but target.arch is 90, which has no tensor memory; allowed is 0"},
       {"\"launch_pdl\": false", "\"launch_pdl\": 0", PURR_STATUS_PACKAGE, "launch_pdl is a number; allowed are true"},
       {"\"global_scratch_size\": 0", "\"global_scratch_size\": null", PURR_STATUS_OK, ""},
       {"\"global_scratch_align\": 1", "\"global_scratch_align\": 3", PURR_STATUS_PACKAGE, "allowed are powers of two"},
@@ -154,6 +165,86 @@ static void refused_metadata(void) {
     free(text);
   }
   free(json.data), free(cubin.data), free(old.data), free(old_cubin.data);
+}
+
+/* ---- descriptors ---- */
+
+#define DESCRIPTOR "\"swizzle\": 3, \"elem_size\": 2, \"elem_type\": 6, \"block_size\": [64, 64], \"fp4_padded\": false"
+#define FP16_BLOCKS "tensordesc<fp16[64, 64]>, tensordesc<fp16[64, 64]>, tensordesc<fp16[64, 64]>"
+
+/* The first descriptor of the matrix product in other words, without and with a signature. */
+static void refused_descriptors(void) {
+  static const struct {
+    const char *folder, *swizzle, *bytes, *type, *block, *padded;
+    purr_status_t alone, with_signature;
+    const char *text;
+  } cases[] = {
+#define OK PURR_STATUS_OK
+#define BAD PURR_STATUS_PACKAGE
+#define BAD_SIGNATURE PURR_STATUS_INVALID_ARGUMENT
+      {"3.4.0", "3", "2", "6", "[64, 64]", "false", OK, OK, ""},
+      {"3.6.0", "3", "2", "6", "[64, 64]", "false", OK, OK, ""},
+      {"3.9.0", "3", "2", "6", "[64, 64]", "false", OK, OK, ""},
+      {"3.6.0", "3", "2", "1", "[64, 64]", "false", OK, OK, ""},
+      {"3.6.0", "0", "2", "6", "[64, 64]", "false", OK, OK, ""},
+      {"3.6.0", "1", "2", "6", "[64, 16]", "false", OK, OK, ""},
+      {"3.6.0", "0", "2", "6", "[1, 8]", "false", OK, OK, ""},
+      {"3.4.0", "3", "2", "0", "[64, 64]", "false", BAD, BAD,
+       "descriptor 0 of tensordesc_meta: elem_type is 0 (u8), but elem_size is 2; allowed with it is 1"},
+      {"3.6.0", "3", "2", "0", "[64, 64]", "false", BAD, BAD, "elem_type is 0 (u8), but elem_size is 2"},
+      {"3.6.0", "3", "3", "6", "[64, 64]", "false", BAD, BAD, "elem_type is 6 (fp16), but elem_size is 3"},
+      {"3.6.0", "3", "2", "7", "[64, 64]", "false", BAD, BAD, "elem_type is 7 (fp32), but elem_size is 2"},
+      {"3.6.0", "3", "1", "13", "[64, 64]", "false", BAD, BAD, "elem_type is 13; allowed are 0 to 12 and 14"},
+      {"3.6.0", "3", "1", "15", "[64, 64]", "false", BAD, BAD, "elem_type is 15; allowed are 0 to 12 and 14"},
+      {"3.6.0", "3", "1", "16", "[64, 64]", "false", BAD, BAD, "elem_type is 16"},
+      {"3.6.0", "3", "2", "6", "[64, 512]", "false", BAD, BAD,
+       "block_size has 512 elements in dimension 1; the copy engine takes 1 to 256"},
+      {"3.9.0", "3", "2", "6", "[257, 64]", "false", BAD, BAD, "block_size has 257 elements in dimension 0"},
+      {"3.6.0", "3", "2", "6", "[64, 128]", "false", BAD, BAD,
+       "block_size has 256 bytes in its last dimension (128 elements of 2), but swizzle is 3; allowed with it are 128"},
+      {"3.6.0", "1", "2", "6", "[64, 64]", "false", BAD, BAD, "but swizzle is 1; allowed with it are 32"},
+      {"3.6.0", "3", "2", "6", "[64, 4]", "false", BAD, BAD,
+       "block_size has 8 bytes in its last dimension (4 elements of 2); the copy engine takes multiples of 16"},
+      {"3.6.0", "3", "2", "6", "[64, 64]", "true", BAD, BAD, "elem_type is 6 (fp16), but fp4_padded is true"},
+      {"3.6.0", "3", "1", "14", "[64, 128]", "false", BAD, BAD, "elem_type is 14 (fp4), but fp4_padded is false"},
+      {"3.6.0", "2", "1", "14", "[64, 64]", "true", BAD, BAD, "swizzle is 2, but fp4_padded is true"},
+      {"3.6.0", "3", "1", "14", "[64, 128]", "true", OK, BAD_SIGNATURE, "elements of type 14 (fp4)"},
+      {"3.6.0", "3", "2", "10", "[64, 64]", "false", OK, BAD_SIGNATURE,
+       "argument 0 of the signature is \"tensordesc<fp16[64, 64]>\", but descriptor 0 of tensordesc_meta has elements "
+       "of type 10 (bf16)"},
+      {"3.6.0", "3", "1", "0", "[64, 64]", "false", OK, BAD_SIGNATURE, "has elements of type 0 (u8)"},
+      {"3.6.0", "3", "2", "6", "[128, 64]", "false", OK, BAD_SIGNATURE, "has 128 elements at a time in dimension 0"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char path[256], descriptor[200];
+    snprintf(path, sizeof path, DATA "%s/matmul/matmul_kernel.json", cases[i].folder);
+    const file_t json = read_file(path);
+    snprintf(path, sizeof path, DATA "%s/matmul/matmul_kernel.cubin", cases[i].folder);
+    const file_t cubin = read_file(path);
+    snprintf(descriptor, sizeof descriptor,
+             "\"swizzle\": %s, \"elem_size\": %s, \"elem_type\": %s, \"block_size\": %s, \"fp4_padded\": %s",
+             cases[i].swizzle, cases[i].bytes, cases[i].type, cases[i].block, cases[i].padded);
+    char *text = edited(&json, DESCRIPTOR, descriptor);
+    check(descriptor, open_pair(text, strlen(text), &cubin, NULL), cases[i].alone,
+          cases[i].alone == OK ? "" : cases[i].text);
+    check(descriptor, open_pair(text, strlen(text), &cubin, FP16_BLOCKS ", i32, i32, i32"), cases[i].with_signature,
+          cases[i].text);
+    free(text), free(json.data), free(cubin.data);
+  }
+#undef OK
+#undef BAD
+#undef BAD_SIGNATURE
+  const file_t json = read_file(DATA "3.6.0/matmul/matmul_kernel.json");
+  const file_t cubin = read_file(DATA "3.6.0/matmul/matmul_kernel.cubin");
+  static const char *const lacking[][2] = {{"\"elem_type\": 6, ", "lacks \"elem_type\""},
+                                           {"\"swizzle\": 3, ", "lacks \"swizzle\""},
+                                           {"\"block_size\": [64, 64], ", "lacks \"block_size\""}};
+  for (int i = 0; i < 3; i++) {
+    char *text = edited(&json, lacking[i][0], "");
+    check(lacking[i][0], open_pair(text, strlen(text), &cubin, NULL), PURR_STATUS_PACKAGE, lacking[i][1]);
+    free(text);
+  }
+  free(json.data), free(cubin.data);
 }
 
 /* ---- signatures against images ---- */
@@ -270,6 +361,15 @@ static void refused_manifests(void) {
       {"\"type\": \"fp32\"", "\"type\": \"fp32\", \"descriptor\": {}", PURR_STATUS_PACKAGE, "\"swizzle\" is missing"},
       {"\"divisible_by\": 16", "\"divisible_by\": 0", PURR_STATUS_PACKAGE, "divisible_by is 0"},
       {"\"divisible_by\": 16", "\"divisible\": 16", PURR_STATUS_PACKAGE, "the key \"divisible\" is unknown"},
+      {"\"version\": \"3.6.0\"", "\"version\": \"3.1.0\"", PURR_STATUS_PACKAGE,
+       "version is \"3.1.0\"; allowed is for example \"3.6.0\", from 3.2 on"},
+      {"\"element_type\": 6", "\"element_type\": 0", PURR_STATUS_PACKAGE,
+       "the descriptor of argument a_desc: element_type is 0 (u8), but element_bytes is 2; allowed with it is 1"},
+      {"\"element_type\": 6", "\"element_type\": 10", PURR_STATUS_PACKAGE,
+       "argument a_desc is \"tensordesc<fp16[64, 64]>\", but its descriptor has elements of type 10 (bf16)"},
+      {"\"swizzle\": 3", "\"swizzle\": 2", PURR_STATUS_PACKAGE,
+       "block has 128 bytes in its last dimension (64 elements of 2), but swizzle is 2; allowed with it are 64"},
+      {"\"fp4_padded\": false", "\"fp4_padded\": true", PURR_STATUS_PACKAGE, "but fp4_padded is true"},
       {"\"version\": \"3.6.0\"", "\"version\": \"three\"", PURR_STATUS_PACKAGE, "version is \"three\""},
       {"\"cooperative\": false,", "", PURR_STATUS_PACKAGE, "the key \"cooperative\" is missing"},
       {"\"scratch_align\": 1", "\"scratch_align\": 24", PURR_STATUS_PACKAGE, "allowed are powers of two"},
@@ -354,6 +454,7 @@ static void folders_and_links(void) {
 int main(void) {
   if (purr_context_create(NULL, &context, NULL) != PURR_STATUS_OK) return 1;
   const int code = purr_test_main("Triton's files", (purr_test_t[]){{"refused metadata", refused_metadata},
+                                                                    {"refused descriptors", refused_descriptors},
                                                                     {"refused signatures", refused_signatures},
                                                                     {"damaged files", damaged_files},
                                                                     {"refused manifests", refused_manifests},
