@@ -28,9 +28,17 @@ static const help_t help = {
         "  purr inspect Qwen3-30B-A3B",
 };
 
-typedef enum kind { KIND_UNKNOWN, KIND_PACKAGE, KIND_TRITON, KIND_CUBIN, KIND_CHECKPOINT, KIND_CONFIG } kind_t;
-static const char *const kind_names[] = {"nothing", "a package",    "a Triton kernel",
-                                         "a cubin", "a checkpoint", "a layer config"};
+typedef enum kind {
+  KIND_UNKNOWN,
+  KIND_PACKAGE,
+  KIND_TRITON,
+  KIND_CUBIN,
+  KIND_CHECKPOINT,
+  KIND_CONFIG,
+  KIND_FOLDERS
+} kind_t;
+static const char *const kind_names[] = {"nothing",      "a package",      "a Triton kernel",    "a cubin",
+                                         "a checkpoint", "a layer config", "a folder of folders"};
 
 /* What a file or folder is taken for, and why: half a sentence. */
 typedef struct guess {
@@ -46,22 +54,65 @@ static bool has_file(const char *folder, const char *name) {
   return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && lstat(path, &info) == 0;
 }
 
-static bool ends_with(const char *text, const char *end);
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), end_length = strlen(end);
+  return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
 
-/* Triton's cache has an image beside its metadata, and no manifest. */
-static bool has_cubin(const char *folder) {
+/* Whether a file has the keys that Triton writes into a kernel's metadata; others' .json are no sign of it. */
+static bool is_metadata(const char *folder, const char *name) {
+  char path[4096], text[16384];
+  struct stat info;
+  if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return false;
+  if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return false;
+  text[fread(text, 1, sizeof text - 1, file)] = '\0';
+  fclose(file);
+  return strstr(text, "\"num_warps\"") != NULL && strstr(text, "\"target\"") != NULL;
+}
+
+/* What a folder holds, as far as the names tell. */
+typedef struct contents {
+  bool has_manifest, has_cubin, has_metadata, has_checkpoint;
+  bool has_folder;
+} contents_t;
+
+static contents_t contents_of(const char *folder) {
+  contents_t found = {.has_manifest = has_file(folder, "manifest.json"),
+                      .has_checkpoint = has_file(folder, "config.json")};
   DIR *directory = opendir(folder);
-  bool found = false;
-  if (directory == NULL) return false;
-  for (const struct dirent *entry; !found && (entry = readdir(directory)) != NULL;)
-    found = ends_with(entry->d_name, ".cubin");
+  if (directory == NULL) return found;
+  for (const struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+    const char *name = entry->d_name;
+    char path[4096];
+    struct stat info;
+    if (ends_with(name, ".cubin")) found.has_cubin = true;
+    if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json")) found.has_checkpoint = true;
+    if (ends_with(name, ".json") && is_metadata(folder, name)) found.has_metadata = true;
+    if (name[0] != '.' && (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path)
+      found.has_folder = found.has_folder || (stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+  }
   closedir(directory);
   return found;
 }
 
-static bool ends_with(const char *text, const char *end) {
-  size_t length = strlen(text), end_length = strlen(end);
-  return length >= end_length && strcmp(text + length - end_length, end) == 0;
+/* The first folder by name inside of one that could be inspected, as Triton's cache and a build of packages have them;
+ * "" where there is none. */
+static void find_inner(const char *folder, char inner[256]) {
+  DIR *directory = opendir(folder);
+  inner[0] = '\0';
+  if (directory == NULL) return;
+  for (const struct dirent *entry; (entry = readdir(directory)) != NULL;) {
+    const char *name = entry->d_name;
+    char path[4096];
+    if (name[0] == '.' || strlen(name) >= 256 || (inner[0] != '\0' && strcmp(name, inner) > 0)) continue;
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) continue;
+    const contents_t found = contents_of(path);
+    if (found.has_manifest || found.has_cubin || found.has_metadata || found.has_checkpoint)
+      snprintf(inner, 256, "%s", name);
+  }
+  closedir(directory);
 }
 
 /* By its name, else by how it starts. */
@@ -94,8 +145,12 @@ static guess_t guess_file(const char *path) {
 static guess_t guess_of(const char *path, const struct stat *info) {
   if (S_ISREG(info->st_mode)) return guess_file(path);
   if (!S_ISDIR(info->st_mode)) return (guess_t){KIND_UNKNOWN, "it is no file and no folder"};
-  if (has_file(path, "manifest.json")) return (guess_t){KIND_PACKAGE, "it is a folder with a manifest.json"};
-  if (has_cubin(path)) return (guess_t){KIND_TRITON, "it is a folder with cubins and without a manifest.json"};
+  const contents_t found = contents_of(path);
+  if (found.has_manifest) return (guess_t){KIND_PACKAGE, "it is a folder with a manifest.json"};
+  if (found.has_cubin) return (guess_t){KIND_TRITON, "it is a folder with cubins and without a manifest.json"};
+  if (found.has_metadata && !found.has_checkpoint)
+    return (guess_t){KIND_TRITON, "it is a folder with a .json that Triton writes beside a cubin"};
+  if (found.has_folder && !found.has_checkpoint) return (guess_t){KIND_FOLDERS, "it is a folder of folders"};
   /* Its reader says best what a checkpoint's folder lacks. */
   return (guess_t){KIND_CHECKPOINT, "it is a folder without a manifest.json and without cubins"};
 }
@@ -205,6 +260,20 @@ static int inspect_as(kind_t kind, purr_context_t *context, const char *path, co
   }
 }
 
+/* One folder at a time: which of them is meant, nobody knows. */
+static int refuse_folders(const char *path) {
+  static const char sought[] =
+      "a manifest.json (a package), NAME.json with NAME.cubin (a Triton kernel), config.json or *.safetensors (a "
+      "checkpoint)";
+  char inner[256];
+  find_inner(path, inner);
+  if (inner[0] == '\0')
+    return fail("inspect", "give a folder that holds one of them",
+                "%s holds folders, but nothing to inspect; looked for was %s", path, sought);
+  return fail("inspect", "give one of its folders",
+              "%s holds folders to inspect, such as %s, but is none itself; looked for was %s", path, inner, sought);
+}
+
 static int inspect(purr_context_t *context, const char *path, const char *name, bool json) {
   static const char next[] = "see what can be inspected with: purr inspect --help";
   struct stat info;
@@ -214,6 +283,7 @@ static int inspect(purr_context_t *context, const char *path, const char *name, 
     return fail("inspect", next,
                 "%s is neither a package, a Triton kernel, a cubin, a checkpoint nor a layer config: %s", path,
                 guess.why);
+  if (guess.kind == KIND_FOLDERS) return refuse_folders(path);
   if (name != NULL && guess.kind != KIND_PACKAGE && guess.kind != KIND_TRITON)
     return fail("inspect", "leave --kernel out",
                 "--kernel picks a Triton kernel of a package or folder, but %s is taken for %s, since %s", path,

@@ -171,30 +171,44 @@ static bool ends_with(const char *text, const char *end) {
   return length > end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+/* No .json has its cubin beside it; `lonely` is one that lacks it, or "". */
+static purr_status_t fail_stem(const char *folder, const char *wanted, const char *lonely, purr_error_t *err) {
+  if (lonely[0] != '\0')
+    return purr__fail(err, PURR_STATUS_PACKAGE,
+                      "%.200s has %.100s.json, but no %.100s.cubin beside it, the image that Triton writes with it",
+                      folder, lonely, lonely);
+  return purr__fail(err, PURR_STATUS_PACKAGE,
+                    "%.200s is neither a package (manifest.json) nor a folder of Triton's cache: it has no %.100s.json "
+                    "with %.100s.cubin beside it",
+                    folder, wanted != NULL ? wanted : "<name>", wanted != NULL ? wanted : "<name>");
+}
+
 /* Triton's cache folder of one compilation: the .json with a .cubin beside it. */
 static purr_status_t find_stem(const char *folder, const char *wanted, char stem[256], purr_error_t *err) {
   DIR *directory = opendir(folder);
   int count = 0;
+  char lonely[256] = "";
   if (directory == NULL) return purr__fail(err, PURR_STATUS_IO, "%.300s could not be opened as a folder", folder);
   for (const struct dirent *entry; (entry = readdir(directory)) != NULL;) {
-    char cubin[700];
+    char cubin[700], name[256];
     struct stat info;
     if (!ends_with(entry->d_name, ".json")) continue;
     const int length = (int)strlen(entry->d_name) - 5;
-    snprintf(cubin, sizeof cubin, "%.400s/%.*s.cubin", folder, length < 250 ? length : 250, entry->d_name);
-    if (stat(cubin, &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    snprintf(name, sizeof name, "%.*s", length < 250 ? length : 250, entry->d_name);
     if (wanted != NULL && ((int)strlen(wanted) != length || memcmp(wanted, entry->d_name, (size_t)length) != 0))
       continue;
-    if (count++ == 0) snprintf(stem, 256, "%.*s", length < 250 ? length : 250, entry->d_name);
+    snprintf(cubin, sizeof cubin, "%.400s/%s.cubin", folder, name);
+    if (stat(cubin, &info) != 0 || !S_ISREG(info.st_mode)) {
+      /* Triton's lists of a cache entry's files are no kernels. The first by name, whatever the folder's order. */
+      const bool is_list = strncmp(name, "__grp__", 7) == 0;
+      if (!is_list && (lonely[0] == '\0' || strcmp(name, lonely) < 0)) snprintf(lonely, sizeof lonely, "%s", name);
+      continue;
+    }
+    if (count++ == 0) snprintf(stem, 256, "%s", name);
   }
   closedir(directory);
   if (count == 1) return PURR_STATUS_OK;
-  if (count == 0)
-    return purr__fail(
-        err, PURR_STATUS_PACKAGE,
-        "%.200s is neither a package (manifest.json) nor a folder of Triton's cache: it has no %.100s.json "
-        "with %.100s.cubin beside it",
-        folder, wanted != NULL ? wanted : "<name>", wanted != NULL ? wanted : "<name>");
+  if (count == 0) return fail_stem(folder, wanted, lonely, err);
   return purr__fail(err, PURR_STATUS_INVALID_ARGUMENT, "%.200s has %d kernels of Triton's; give the name or the .json",
                     folder, count);
 }

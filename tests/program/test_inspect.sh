@@ -89,6 +89,24 @@ cp -r "$triton/matmul" "$work/contradiction"
 sed 's/"elem_type": 6/"elem_type": 0/' "$triton/matmul/matmul_kernel.json" >"$work/contradiction/matmul_kernel.json"
 refuses "elem_type is 0 (u8), but elem_size is 2; allowed with it is 1" inspect "$work/contradiction"
 
+# Half of a kernel, and folders of whole ones.
+mkdir "$work/half"
+cp "$triton/add/add_kernel.json" "$work/half"
+refuses "half has add_kernel.json, but no add_kernel.cubin beside it" inspect "$work/half"
+says err "it was taken for a Triton kernel, since it is a folder with a .json that Triton writes beside a cubin"
+says_not err "safetensors"
+refuses "half has add_kernel.json, but no add_kernel.cubin beside it" inspect "$work/half" --kernel add_kernel
+refuses "it has no sub.json with sub.cubin beside it" inspect "$work/half" --kernel sub
+refuses "holds folders to inspect, such as add, but is none itself" inspect "$triton"
+says err "NAME.json with NAME.cubin (a Triton kernel)"
+refuses "holds folders, but nothing to inspect; looked for was a manifest.json (a package)" inspect "$SOURCE_DIR/tests/data/triton"
+mkdir -p "$work/cache/entry"
+cp "$triton/add/add_kernel.json" "$work/cache/entry"
+refuses "such as entry, but is none itself" inspect "$work/cache"
+mkdir "$work/other" # somebody else's .json
+echo '{"a": 1}' >"$work/other/tokenizer.json"
+refuses "other has neither model.safetensors" inspect "$work/other"
+
 # Configs and checkpoints.
 run 0 inspect "$SOURCE_DIR/configs/qwen3_30b.yaml" --json
 json_is 'o["num_experts"]' 128

@@ -429,6 +429,13 @@ static void folders_and_links(void) {
   test_folder_write(&folder, "add_kernel.json", json.data, json.bytes);
   check("no image", open_package_kernel(test_folder_path(&folder, "add_kernel.json"), NULL), PURR_STATUS_PACKAGE,
         "could not be opened");
+  test_folder_write_text(&folder, "__grp__a.json", "{\"child_paths\": {}}");
+  check("no image in the folder", open_package_kernel(folder.path, NULL), PURR_STATUS_PACKAGE,
+        "has add_kernel.json, but no add_kernel.cubin beside it");
+  check("no image of that name", open_package_kernel(folder.path, "add_kernel"), PURR_STATUS_PACKAGE,
+        "has add_kernel.json, but no add_kernel.cubin beside it");
+  check("no such name", open_package_kernel(folder.path, "sub"), PURR_STATUS_PACKAGE,
+        "it has no sub.json with sub.cubin beside it");
   test_folder_write(&folder, "add_kernel.cubin", cubin.data, cubin.bytes);
   test_folder_write_text(&folder, "__grp__add_kernel.json", "{\"child_paths\": {}}");
   check("the folder", open_package_kernel(folder.path, NULL), PURR_STATUS_OK, "");
