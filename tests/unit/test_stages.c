@@ -220,9 +220,8 @@ static void stages_are_launched(void) {
   end();
 }
 
-/* A copy of a package whose kernels want scratch memory, as its manifest says. */
-static test_folder_t with_scratch(const char *package, const char *wanted) {
-  static const char none[] = "\"scratch_bytes\": 0,\n      \"scratch_align\": 1";
+/* A copy of a package in whose manifest `old` is `new` everywhere, of at most twice the length. */
+static test_folder_t edited_copy(const char *package, const char *old, const char *new) {
   const test_folder_t folder = test_folder_make();
   DIR *files = opendir(package);
   for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
@@ -236,12 +235,12 @@ static test_folder_t with_scratch(const char *package, const char *wanted) {
     } else {
       char *edited = calloc(2, bytes), *to = edited;
       for (uint64_t i = 0; i < bytes;) {
-        const bool is_here = bytes - i >= sizeof none - 1 && memcmp(data + i, none, sizeof none - 1) == 0;
+        const bool is_here = bytes - i >= strlen(old) && memcmp(data + i, old, strlen(old)) == 0;
         if (is_here)
-          to += sprintf(to, "%s", wanted);
+          to += sprintf(to, "%s", new);
         else
           *to++ = (char)data[i];
-        i += is_here ? sizeof none - 1 : 1;
+        i += is_here ? strlen(old) : 1;
       }
       test_folder_write_text(&folder, file->d_name, edited);
       free(edited);
@@ -255,7 +254,8 @@ static test_folder_t with_scratch(const char *package, const char *wanted) {
 /* Kernels that want scratch memory: the workspace has it, at an address that suits them. */
 static void scratch_memory(void) {
   enum { BLOCK_BYTES = 1280, ALIGN = 1024 };
-  const test_folder_t folder = with_scratch(DATA "stages", "\"scratch_bytes\": 1280, \"scratch_align\": 1024");
+  const test_folder_t folder = edited_copy(DATA "stages", "\"scratch_bytes\": 0,\n      \"scratch_align\": 1",
+                                           "\"scratch_bytes\": 1280, \"scratch_align\": 1024");
   begin(folder.path);
   purr__stages_t *stages = NULL;
   REQUIRE_OK(find(GOOD STAGES, &stages));
@@ -279,6 +279,25 @@ static void scratch_memory(void) {
   purr__stages_free(context, stages);
   ASSERT_STATUS(PURR_STATUS_UNSUPPORTED, find(GOOD QUANTISE, &stages));
   CU_ASSERT(says("scratch memory, and no workspace goes with that stage"));
+  end();
+  test_folder_remove(&folder);
+}
+
+/* Constants that a stage does not give are the kernel's own affair: the most special variant's, also where others that
+ * would do have other ones. */
+static void constants_may_differ_between_variants(void) {
+  const test_folder_t folder =
+      edited_copy(DATA "stages", "\"kernel\": \"gpt_oss_kernel\"", "\"kernel\": \"swiglu_kernel\"");
+  begin(folder.path);
+  purr__stages_t *stages = NULL;
+  REQUIRE_OK(find(GOOD "kernels:\n  activation: swiglu_kernel\n", &stages));
+  purr__stage_value_t values[PURR__NUM_STAGE_VALUES];
+  for (int i = 0; i < PURR__NUM_STAGE_VALUES; i++) values[i].pointer = (char *)ADDRESS + 16 * i;
+  values[PURR__STAGE_columns].integer = 128;
+  values[PURR__STAGE_limit].real = 7.0;
+  ASSERT_OK(purr__stage_launch(stages, PURR__STAGE_ACTIVATION, values, NULL, NULL, &err));
+  CU_ASSERT_EQUAL(fake->num_launches, 1);
+  purr__stages_free(context, stages);
   end();
   test_folder_remove(&folder);
 }
@@ -349,11 +368,13 @@ static void quantising(void) {
 }
 
 int main(void) {
-  return purr_test_main("stages", (purr_test_t[]){{"a config names kernels", a_config_names_kernels},
-                                                  {"no other backend serves them", no_other_backend_serves_them},
-                                                  {"kernels that do not do", kernels_that_do_not_do},
-                                                  {"stages are launched", stages_are_launched},
-                                                  {"scratch memory", scratch_memory},
-                                                  {"quantising", quantising},
-                                                  {0}});
+  return purr_test_main(
+      "stages", (purr_test_t[]){{"a config names kernels", a_config_names_kernels},
+                                {"no other backend serves them", no_other_backend_serves_them},
+                                {"kernels that do not do", kernels_that_do_not_do},
+                                {"stages are launched", stages_are_launched},
+                                {"scratch memory", scratch_memory},
+                                {"constants may differ between variants", constants_may_differ_between_variants},
+                                {"quantising", quantising},
+                                {0}});
 }
