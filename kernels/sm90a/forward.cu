@@ -328,7 +328,9 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
           all_down(params);
     if (ended || gather.rows.comes_before(rows_before) || (V::kPeers && !__all_sync(0xFFFFFFFFu, !waits_for_place)) ||
         !__all_sync(0xFFFFFFFFu, ptx::mbarrier_test_acquire(barrier, round))) {
-      if (gather.step()) tracer.end(begun, PURR__TRACE_GATHER);
+      /* With other ranks it is what blocks that do nothing else call pulling. */
+      if (gather.step())
+        tracer.end(begun, V::kPeers && params.x.by_rank != nullptr ? PURR__TRACE_PULL : PURR__TRACE_GATHER);
       continue;
     }
     if (j == jobs) {
