@@ -63,10 +63,15 @@ purr_status_t purr__trace_launched(purr_trace_t *trace, int kind, void *stream, 
   return stamp(trace, stream, err);
 }
 
-/* Nanoseconds from one event to another of the same device; entered. */
+/* Nanoseconds from one event to another of the same device. */
 static purr_status_t elapsed(purr__device_t *device, CUevent from, CUevent to, int64_t *out_ns, purr_error_t *err) {
   float milliseconds = 0.0f;
-  purr_status_t status = PURR__CUDA(device, err, cuEventElapsedTime, (&milliseconds, from, to), "reading the trace");
+  purr_status_t status = purr__device_enter(device, err);
+  if (status != PURR_STATUS_OK) return status;
+  const int mode = purr__device_allow_capture(device);
+  status = PURR__CUDA(device, err, cuEventElapsedTime, (&milliseconds, from, to), "reading the trace");
+  purr__device_restore_capture(device, mode);
+  purr__device_leave(device);
   *out_ns = (int64_t)((double)milliseconds * 1e6);
   return status;
 }
@@ -74,18 +79,11 @@ static purr_status_t elapsed(purr__device_t *device, CUevent from, CUevent to, i
 /* Nanoseconds from the start of a call to the end of its first barrier, 0 where there is none. */
 static purr_status_t until_barrier(const purr_trace_t *trace, int64_t *out_ns, purr_error_t *err) {
   const struct purr__trace_launches *launches = trace->launches;
-  purr__device_t *device = trace->plan->device;
   int i = 1;
   while (i < launches->num_stamps && launches->kinds[i - 1] != PURR__TRACE_WAIT_PEER) i++;
   *out_ns = 0;
   if (i >= launches->num_stamps) return PURR_STATUS_OK;
-  purr_status_t status = purr__device_enter(device, err);
-  if (status != PURR_STATUS_OK) return status;
-  const int mode = purr__device_allow_capture(device);
-  status = elapsed(device, launches->stamps[0], launches->stamps[i], out_ns, err);
-  purr__device_restore_capture(device, mode);
-  purr__device_leave(device);
-  return status;
+  return elapsed(trace->plan->device, launches->stamps[0], launches->stamps[i], out_ns, err);
 }
 
 /* When a call began, on the clock of another rank's. Events of two devices have no time between them, but all ranks
@@ -93,15 +91,8 @@ static purr_status_t until_barrier(const purr_trace_t *trace, int64_t *out_ns, p
 static purr_status_t find_begin(const purr_trace_t *trace, const purr_trace_t *first, int64_t *out_ns,
                                 purr_error_t *err) {
   purr__device_t *device = trace->plan->device;
-  if (first->plan->device == device) {
-    purr_status_t status = purr__device_enter(device, err);
-    if (status != PURR_STATUS_OK) return status;
-    const int mode = purr__device_allow_capture(device);
-    status = elapsed(device, first->launches->stamps[0], trace->launches->stamps[0], out_ns, err);
-    purr__device_restore_capture(device, mode);
-    purr__device_leave(device);
-    return status;
-  }
+  if (first->plan->device == device)
+    return elapsed(device, first->launches->stamps[0], trace->launches->stamps[0], out_ns, err);
   int64_t own = 0, other = 0;
   purr_status_t status = until_barrier(trace, &own, err);
   if (status == PURR_STATUS_OK) status = until_barrier(first, &other, err);
@@ -129,9 +120,6 @@ purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_tr
   if (launches->num_stamps < 2) return PURR_STATUS_OK; /* cut short: nothing was recorded */
   int64_t begin = 0, from = 0, to = 0;
   purr_status_t status = find_begin(trace, first, &begin, err);
-  if (status == PURR_STATUS_OK) status = purr__device_enter(device, err);
-  if (status != PURR_STATUS_OK) return status;
-  const int mode = purr__device_allow_capture(device);
   begin += (int64_t)1 << 50; /* the first of all need not be the earliest */
   for (int i = 1; i < launches->num_stamps && status == PURR_STATUS_OK; i++, from = to) {
     status = elapsed(device, launches->stamps[0], launches->stamps[i], &to, err);
@@ -144,8 +132,6 @@ purr_status_t purr__trace_launches_read(const purr_trace_t *trace, const purr_tr
                                           .row = -1,
                                           .column = -1};
   }
-  purr__device_restore_capture(device, mode);
-  purr__device_leave(device);
   *track = (purr__trace_track_t){.clock_begin = (uint64_t)begin,
                                  .ns_begin = (uint64_t)begin,
                                  .clock_end = (uint64_t)(begin + to),
