@@ -101,6 +101,13 @@ static purr_status_t allocate_from_driver(purr__device_t *device, uint64_t bytes
   return status;
 }
 
+static purr_status_t allocate_once(purr__device_t *device, uint64_t bytes, const char *what, void **out_memory,
+                                   purr_error_t *err) {
+  return device->driver->context->device_allocator.allocate != NULL
+             ? allocate_from_hook(device, bytes, what, out_memory, err)
+             : allocate_from_driver(device, bytes, what, out_memory, err);
+}
+
 purr_status_t purr__device_allocate(purr__device_t *device, uint64_t bytes, const char *what, void **out_memory,
                                     purr_error_t *err) {
   *out_memory = NULL;
@@ -109,11 +116,10 @@ purr_status_t purr__device_allocate(purr__device_t *device, uint64_t bytes, cons
   purr_status_t status = purr__device_enter(device, err);
   if (status != PURR_STATUS_OK) return status;
   int mode = purr__device_allow_capture(device);
-  const bool has_hook = context->device_allocator.allocate != NULL;
-  for (int tries = 0; tries == 0 || (tries == 1 && status == PURR_STATUS_OUT_OF_DEVICE_MEMORY); tries++) {
-    if (tries == 1) purr__device_free_parked(device);
-    status = has_hook ? allocate_from_hook(device, bytes, what, out_memory, err)
-                      : allocate_from_driver(device, bytes, what, out_memory, err);
+  status = allocate_once(device, bytes, what, out_memory, err);
+  if (status == PURR_STATUS_OUT_OF_DEVICE_MEMORY) {
+    purr__device_free_parked(device);
+    status = allocate_once(device, bytes, what, out_memory, err);
   }
   purr__device_restore_capture(device, mode);
   purr__device_leave(device);
