@@ -38,13 +38,13 @@ struct TakenRows {
   /* The first of the rows that this thread's warp takes; the limit or more when there are none below it. Other warps
    * take rows meanwhile, also after a look at what is left: one that took more than it may would never bring them. */
   __device__ __forceinline__ int take_first(int limit) {
-    int first = *(volatile int *)next_rows;
-    while (first < limit) {
-      const int seen = atomicCAS(next_rows, first, first + kRowsTaken);
-      if (seen == first) break;
-      first = seen;
+    int next = *(volatile int *)next_rows;
+    while (next < limit) {
+      const int seen = atomicCAS(next_rows, next, next + kRowsTaken);
+      if (seen == next) break;
+      next = seen;
     }
-    return first;
+    return next;
   }
 
   /* Takes the block's next rows, up to the limit; false when there are none. */
