@@ -1,5 +1,7 @@
 #include "support/package.h"
 
+#include <dirent.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,4 +59,36 @@ void test_package_fill(const test_folder_t *folder, const char *name, const char
            test_package_kernel("shared_sum", "sum", 128, 0, 1, 16), test_package_kernel("fault", "fault", 1, 0, 1, 0));
   test_package_add_image(folder, image, image);
   test_package_write_manifest(folder, name, (test_image_t[]){{image, arch, kernels, NULL}, {0}});
+}
+
+test_folder_t test_package_copy(const char *package, const char *old, const char *new, int occurrence) {
+  const test_folder_t folder = test_folder_make();
+  DIR *files = opendir(package);
+  for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
+    char path[512];
+    uint64_t bytes;
+    if (file->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%s", package, file->d_name);
+    unsigned char *data = test_read_file(path, &bytes);
+    if (strcmp(file->d_name, "manifest.json") != 0) {
+      test_folder_write(&folder, file->d_name, data, bytes);
+    } else {
+      char *edited = calloc(2, bytes + 1), *to = edited;
+      int number = 0;
+      for (uint64_t i = 0; i < bytes;) {
+        bool is_here = bytes - i >= strlen(old) && memcmp(data + i, old, strlen(old)) == 0;
+        if (is_here && number++ != occurrence && occurrence >= 0) is_here = false;
+        if (is_here)
+          to += sprintf(to, "%s", new);
+        else
+          *to++ = (char)data[i];
+        i += is_here ? strlen(old) : 1;
+      }
+      test_folder_write_text(&folder, file->d_name, edited);
+      free(edited);
+    }
+    free(data);
+  }
+  if (files != NULL) closedir(files);
+  return folder;
 }

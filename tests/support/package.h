@@ -19,6 +19,10 @@ const char *test_package_kernel(const char *entry, const char *role, int threads
 /* Writes manifest.json; `images` ends with an empty entry. */
 void test_package_write_manifest(const test_folder_t *folder, const char *name, const test_image_t *images);
 
+/* A copy of a package, in whose manifest the occurrence of `old` with this number is `new`, with -1 each is; `new` has
+ * at most twice the length. */
+test_folder_t test_package_copy(const char *package, const char *old, const char *new, int occurrence);
+
 /* A folder with one package: vector_add, shared_sum and fault for `arch` ("sm_80", "sm_90", "sm_90a", "sm_100f"). */
 void test_package_fill(const test_folder_t *folder, const char *name, const char *arch);
 

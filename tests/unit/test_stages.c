@@ -1,16 +1,14 @@
 /* Kernels of Triton's in place of a stage, on a fake driver: how the config names them, where they are found, what they
  * are refused for, and what a launch is given. */
-#include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "package/package.h"
 #include "plan/plan.h"
 #include "plan/stages.h"
 #include "support/fake_cuda.h"
-#include "support/folder.h"
 #include "support/main.h"
+#include "support/package.h"
 
 #define DATA PURR_TEST_DATA "/triton/3.6.0/"
 #define GOOD "hidden_size: 256\nintermediate_size: 128\nnum_experts: 8\ntop_k: 2\n"
@@ -220,42 +218,11 @@ static void stages_are_launched(void) {
   end();
 }
 
-/* A copy of a package in whose manifest `old` is `new` everywhere, of at most twice the length. */
-static test_folder_t edited_copy(const char *package, const char *old, const char *new) {
-  const test_folder_t folder = test_folder_make();
-  DIR *files = opendir(package);
-  for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
-    char path[512];
-    uint64_t bytes;
-    if (file->d_name[0] == '.') continue;
-    snprintf(path, sizeof path, "%s/%s", package, file->d_name);
-    unsigned char *data = test_read_file(path, &bytes);
-    if (strcmp(file->d_name, "manifest.json") != 0) {
-      test_folder_write(&folder, file->d_name, data, bytes);
-    } else {
-      char *edited = calloc(2, bytes), *to = edited;
-      for (uint64_t i = 0; i < bytes;) {
-        const bool is_here = bytes - i >= strlen(old) && memcmp(data + i, old, strlen(old)) == 0;
-        if (is_here)
-          to += sprintf(to, "%s", new);
-        else
-          *to++ = (char)data[i];
-        i += is_here ? strlen(old) : 1;
-      }
-      test_folder_write_text(&folder, file->d_name, edited);
-      free(edited);
-    }
-    free(data);
-  }
-  if (files != NULL) closedir(files);
-  return folder;
-}
-
 /* Kernels that want scratch memory: the workspace has it, at an address that suits them. */
 static void scratch_memory(void) {
   enum { BLOCK_BYTES = 1280, ALIGN = 1024 };
-  const test_folder_t folder = edited_copy(DATA "stages", "\"scratch_bytes\": 0,\n      \"scratch_align\": 1",
-                                           "\"scratch_bytes\": 1280, \"scratch_align\": 1024");
+  const test_folder_t folder = test_package_copy(DATA "stages", "\"scratch_bytes\": 0,\n      \"scratch_align\": 1",
+                                                 "\"scratch_bytes\": 1280, \"scratch_align\": 1024", -1);
   begin(folder.path);
   purr__stages_t *stages = NULL;
   REQUIRE_OK(find(GOOD STAGES, &stages));
@@ -287,7 +254,7 @@ static void scratch_memory(void) {
  * would do have other ones. */
 static void constants_may_differ_between_variants(void) {
   const test_folder_t folder =
-      edited_copy(DATA "stages", "\"kernel\": \"gpt_oss_kernel\"", "\"kernel\": \"swiglu_kernel\"");
+      test_package_copy(DATA "stages", "\"kernel\": \"gpt_oss_kernel\"", "\"kernel\": \"swiglu_kernel\"", -1);
   begin(folder.path);
   purr__stages_t *stages = NULL;
   REQUIRE_OK(find(GOOD "kernels:\n  activation: swiglu_kernel\n", &stages));

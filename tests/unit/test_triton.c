@@ -9,7 +9,7 @@
 #include "support/fake_cuda.h"
 #include "support/folder.h"
 #include "support/main.h"
-#include "triton/grid.h"
+#include "support/package.h"
 #include "triton/kernel.h"
 
 #define DATA PURR_TEST_DATA "/triton/"
@@ -357,24 +357,6 @@ static void the_most_special_variant_is_taken(void) {
   end();
 }
 
-/* The package in a folder, with another BLOCK in the add kernel's variant of that number. */
-static void write_with_block(test_folder_t *folder, int variant, const char *block) {
-  static const char old[] = "\"constant\": 1024";
-  uint64_t bytes;
-  char command[1024], *manifest = (char *)test_read_file(PACKAGE "/manifest.json", &bytes);
-  CU_ASSERT_PTR_NOT_NULL_FATAL(manifest);
-  snprintf(command, sizeof command, "cp '%s/'* '%s'", PACKAGE, folder->path);
-  CU_ASSERT_EQUAL_FATAL(system(command), 0);
-  char *at = memmem(manifest, bytes, old, sizeof old - 1);
-  for (int i = 0; i < variant && at != NULL; i++)
-    at = memmem(at + 1, bytes - (uint64_t)(at + 1 - manifest), old, sizeof old - 1);
-  CU_ASSERT_PTR_NOT_NULL_FATAL(at);
-  CU_ASSERT_EQUAL_FATAL(strlen(block), 4);
-  memcpy(at + sizeof old - 5, block, 4);
-  test_folder_write(folder, "manifest.json", manifest, bytes);
-  free(manifest);
-}
-
 /* A variant's constant is no value for an argument that others take or have another constant for. */
 static void what_is_not_set_is_a_constant_of_all(void) {
   begin();
@@ -395,8 +377,7 @@ static void what_is_not_set_is_a_constant_of_all(void) {
   purr_launcher_destroy(launcher);
   /* Variant 0 is of another architecture, 1 takes n = 1 alone. */
   for (int variant = 0; variant < 4; variant++) {
-    test_folder_t folder = test_folder_make();
-    write_with_block(&folder, variant, "2048");
+    const test_folder_t folder = test_package_copy(PACKAGE, "\"constant\": 1024", "\"constant\": 2048", variant);
     launcher = make_launcher(folder.path, "add_kernel", NULL);
     set_add_arguments(launcher);
     if (variant < 2) {
@@ -768,61 +749,6 @@ static void layers_pass_over_triton_kernels(void) {
   end();
 }
 
-/* ---- the grid's language ---- */
-
-static bool look_up(const void *user, const char *name, uint64_t length, int64_t *out_value) {
-  (void)user;
-  *out_value = 1000;
-  return length == 1 && name[0] == 'n';
-}
-
-static void grid_rules(void) {
-  static const struct {
-    const char *rule;
-    int64_t value;
-  } good[] = {{"1", 1},
-              {" cdiv( n , 64 ) ", 16},
-              {"n + 2 * 3", 1006},
-              {"(n + 2) * 3", 3006},
-              {"n / 3", 333},
-              {"-n / 3", -334},
-              {"n % 7", 6},
-              {"-n % 7", 1},
-              {"--5", 5},
-              {"min(n, 2) + max(n, 2000)", 2002},
-              {"cdiv(-7, 2)", -3},
-              {"10 - 3 - 2", 5}};
-  static const struct {
-    const char *rule, *text;
-  } bad[] = {{"", "was expected"},
-             {"n n", "belongs to nothing"},
-             {"m", "'m' is no integer argument"},
-             {"n / 0", "divides by 0"},
-             {"n % (n - n)", "divides by 0"},
-             {"9223372036854775807 + 1", "leaves 64 bits"},
-             {"9223372036854775808", "no number of 64 bits"},
-             {"4611686018427387904 * 2", "leaves 64 bits"},
-             {"pow(2, 3)", "'pow' is no function"},
-             {"cdiv(1)", "',' was expected"},
-             {"(1", "')' was expected"},
-             {"1 + ", "was expected"},
-             {"((((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))))", "nests more"},
-             {"----------------------------------------1", "nests more"},
-             {"1; 2", "belongs to nothing"}};
-  char why[160];
-  int64_t value;
-  for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-    CU_ASSERT(purr__grid_evaluate(good[i].rule, look_up, NULL, &value, why, sizeof why));
-    if (value != good[i].value) fprintf(stderr, "%s is %lld\n", good[i].rule, (long long)value);
-    CU_ASSERT_EQUAL(value, good[i].value);
-  }
-  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-    CU_ASSERT_FALSE(purr__grid_evaluate(bad[i].rule, look_up, NULL, &value, why, sizeof why));
-    if (strstr(why, bad[i].text) == NULL) fprintf(stderr, "%s: %s\n", bad[i].rule, why);
-    CU_ASSERT_PTR_NOT_NULL(strstr(why, bad[i].text));
-  }
-}
-
 int main(void) {
   return purr_test_main(
       "triton", (purr_test_t[]){{"each version hides other parameters", each_version_hides_other_parameters},
@@ -843,6 +769,5 @@ int main(void) {
                                 {"failing loads leave nothing", failing_loads_leave_nothing},
                                 {"kernels come from memory and packages", kernels_come_from_memory_and_packages},
                                 {"layers pass over Triton's kernels", layers_pass_over_triton_kernels},
-                                {"the rules of grids", grid_rules},
                                 {0}});
 }
