@@ -276,9 +276,12 @@ purr_status_t purr__device_get(purr_context_t *context, int ordinal, purr__devic
   purr_status_t status = purr__driver_get(context, &driver, err);
   if (status != PURR_STATUS_OK) return status;
   if (ordinal == -1) {
+    CUcontext callers = NULL;
     CUdevice current;
     ordinal = 0;
-    if (driver->cuda.cuCtxGetDevice(&current) == CUDA_SUCCESS)
+    /* Without a context cuCtxGetDevice fails, which tools that watch the driver report. */
+    if (driver->cuda.cuCtxGetCurrent(&callers) == CUDA_SUCCESS && callers != NULL &&
+        driver->cuda.cuCtxGetDevice(&current) == CUDA_SUCCESS)
       for (int i = 0; i < driver->num_devices; i++)
         if (driver->devices[i].handle == current) ordinal = i;
   }

@@ -291,6 +291,11 @@ static CUresult cuCtxPopCurrent(CUcontext *context) {
   END;
 }
 
+static CUresult cuCtxGetCurrent(CUcontext *context) {
+  BEGIN(0) { *context = current(); }
+  END;
+}
+
 static CUresult cuCtxGetDevice(CUdevice *device) {
   BEGIN(1) { *device = current_device(); }
   END;
