@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PURR__KERNEL_LAYOUT 6
+#define PURR__KERNEL_LAYOUT 7
 
 /* Rows of an expert's segment come in multiples of this. */
 #define PURR__SEGMENT_ROWS 64
@@ -253,6 +253,10 @@ typedef struct purr__gemm {
   int32_t n, k;       /* both multiples of 8 */
   float swiglu_limit; /* 0 = no clamp */
   int32_t reserved;
+  /* Where a token has one slot and nothing is added to it, c of down is the output itself: each row is multiplied by
+   * its slot's weight on the way there, with the bits of purr_slot_sum. NULL: it is not. */
+  const float *slot_weights;
+  int64_t slot_weights_stride;
 } purr__gemm_t;
 
 /* purr_gate_up, purr_down. Up to two problems share a launch: the routed experts and the shared expert. */
@@ -301,7 +305,7 @@ typedef struct purr__slot_sum_params {
   purr__ids_t ids;           /* this rank's */
   const float *topk_weights; /* [T, K] */
   int64_t weights_row_stride, weights_column_stride;
-  const void *slots; /* bf16 [T * K, H], the combine buffer */
+  const void *slots; /* bf16 [T * K, H], the combine buffer; NULL: out is there but for dropped slots, and K is 1 */
   int64_t slots_row_stride;
   const void *shared; /* bf16 [T, H], or NULL: no shared expert */
   int64_t shared_row_stride;
@@ -321,6 +325,7 @@ typedef struct purr__slot_sum_params {
 
 #define PURR__SLOT_SUM_COLUMNS 2048
 #define PURR__SLOT_SUM_BLOCKS_PER_SM 4
+#define PURR__SLOT_SUM_TOKENS_TO_CLEAR 256 /* that a block looks at together, where slots is NULL */
 
 /* ------------------------------------------------------------------------------------------------------- megakernel */
 
@@ -341,7 +346,9 @@ typedef struct purr__forward_params {
   purr__rows_t a_rows, shared_a_rows;     /* where gate-up writes: dense, or the ring */
   purr__rows_t saved[2], shared_saved[2]; /* g and u, dense; data NULL = not wanted */
   int64_t num_saved_rows;
-  purr__rows_t y;          /* the combine buffers: by slot */
+  purr__rows_t y;            /* by slot: the combine buffers, or with slot_weights the output */
+  const float *slot_weights; /* as in purr__gemm_t */
+  int64_t slot_weights_stride;
   purr__rows_t shared_out; /* dense */
   int32_t hidden, intermediate, shared_intermediate;
   int32_t num_experts, top_k;        /* those of this rank */
@@ -432,10 +439,10 @@ static_assert(offsetof(purr__schedule_params_t, chunk_count) == 88, "layout");
 static_assert(offsetof(purr__schedule_params_t, status) == 160, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");
 static_assert(sizeof(purr__weight_t) == 32, "layout");
-static_assert(sizeof(purr__gemm_t) == 280, "layout");
+static_assert(sizeof(purr__gemm_t) == 296, "layout");
 static_assert(offsetof(purr__gemm_t, expert_count) == 200, "layout");
 static_assert(offsetof(purr__gemm_t, n) == 264, "layout");
-static_assert(sizeof(purr__gemm_params_t) == 608, "layout");
+static_assert(sizeof(purr__gemm_params_t) == 640, "layout");
 static_assert(sizeof(purr__gemm_maps_t) == 448, "layout");
 static_assert(offsetof(purr__gemm_tma_params_t, gemm) == 896, "layout");
 static_assert(sizeof(purr__gemm_tma_params_t) == 1536, "layout");

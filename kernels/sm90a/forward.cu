@@ -21,6 +21,7 @@
  * Units are taken in order by blocks that run, and a unit waits only for earlier ones. It waits for rows of x too,
  * which are dealt to blocks: the launch is cooperative, so all of them are resident. Every output element is one
  * chain over ascending k. */
+#include "columns.cuh"
 #include "forward_gather.cuh"
 #include "forward_pull.cuh"
 #include "forward_types.cuh"
@@ -295,7 +296,7 @@ __device__ __forceinline__ void consume(const purr__forward_params_t &params, Sh
 }
 
 /* ROLE writers: three warps, each with every third four rows of a tile.
- * reads     staging memory, the table, x
+ * reads     staging memory, the table, x; the slots' weights where y is multiplied by them
  * writes    rows of a, g, u, y; rows of x where they are gathered
  * waits on  staging_full; with a ring, down_done of the tile that lies where a goes
  * signals   jobs_written, gate_up_done, down_done, rows_there */
@@ -313,6 +314,8 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
   purr__unit_t unit = {};
   int jobs = 0, j = 0; /* of this unit; the next of them */
   int slot[kLookUps];  /* of the warp's rows, a lane each; with kPeers, the rank in the bits above */
+  const bool weighs = params.slot_weights != nullptr;
+  float weight[kLookUps]; /* of these slots */
   bool waits_for_place = false;
   int rows_before = 0; /* of x, that earlier units in the list need */
   while (unit.kind != PURR__UNIT_END || !gather.rows.is_over) {
@@ -343,6 +346,7 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
         const int r = (i * 8 + lane / 4) * kStepRows + warp * 4 + lane % 4;
         if (unit.kind != PURR__UNIT_DOWN || r >= unit.num_rows) continue;
         slot[i] = params.table.row_slot[unit.row + r];
+        if (weighs) weight[i] = params.slot_weights[slot[i] * params.slot_weights_stride];
         if (V::kPeers) slot[i] |= params.table.row_rank[unit.row + r] << params.slot_bits;
       }
       waits_for_place = has_ring && unit.kind == PURR__UNIT_GATE_UP && unit.tile >= params.order.ring_tiles;
@@ -384,6 +388,8 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
             base += reinterpret_cast<int64_t>(rows.by_rank[row >> params.slot_bits]);
           row &= (1 << params.slot_bits) - 1;
         }
+        if (weighs && unit.kind == PURR__UNIT_DOWN)
+          v[i] = weighted(__shfl_sync(0xFFFFFFFFu, weight[(first + i) / 8], (first + i) % 8 * 4 + lane / 8), v[i]);
         if (r >= num_rows) continue;
         ptx::st_16(base + row * row_bytes, v[i]);
       }

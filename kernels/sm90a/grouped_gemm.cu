@@ -263,9 +263,11 @@ __device__ __forceinline__ int staged_chunk(int row, int chunk) { return chunk ^
 
 /* A consumer warp's 16 rows of kStagingColumns, by way of its staging memory: accumulators hold 4 bytes of a row here
  * and there, memory wants whole lines. pair_of(group, half) is the BF16 pair of a group of 8 columns and a half of the
- * rows. Lanes r and r + 16 give the address of row r; NULL = not written. */
-template <typename V, typename PairOf>
-__device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const char *row, int column, int n) {
+ * rows; change(r, columns) is what 8 columns of row r become. Lanes r and r + 16 give the address of row r; NULL = not
+ * written. */
+template <typename V, typename PairOf, typename Change>
+__device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const char *row, int column, int n,
+                                            Change change) {
   const int lane = threadIdx.x % 32;
   constexpr int kPitch = V::kStagingColumns * 2;  /* bytes */
   constexpr int kGroups = V::kStagingColumns / 8; /* of columns: 16-byte chunks of a row */
@@ -283,7 +285,8 @@ __device__ __forceinline__ void store_block(char *staging, PairOf pair_of, const
   for (int i = 0; i < kWarpRows / 2; i++) {
     const int from_row = i * 2 + lane / 16;
     char *to = reinterpret_cast<char *>(__shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), from_row));
-    const uint4 v = ptx::ld_shared_16(base + from_row * kPitch + (staged_chunk(from_row, chunk) << 4));
+    const uint4 v =
+        change(from_row, ptx::ld_shared_16(base + from_row * kPitch + (staged_chunk(from_row, chunk) << 4)));
     if (inside && to != nullptr) ptx::st_16(to + (column + chunk * 8) * 2, v);
   }
   __syncwarp();
@@ -372,7 +375,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
 
     /* This lane's row, and its place, which arrives while the tile is multiplied. */
     const int row_in_tile = first_row + warp * kWarpRows + lane % 16;
-    RowPlace place = kRole == Role::kDown ? target_place(gemm, tile, row_in_tile) : RowPlace{0, 0};
+    RowPlace place = kRole == Role::kDown ? target_place(gemm, tile, row_in_tile) : RowPlace{};
 
     float sum[V::kSums];
     multiply_steps(num_steps, sum);
@@ -380,6 +383,7 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
     /* Groups of 8 columns: sum[4 * group + 2 * half + column of the pair]. */
     char *staging = shared->staging[consumer * (kWarpgroup / 32) + warp];
     ptx::hold_back(place.slot);
+    ptx::hold_back(place.weight);
     const int end = tile.num_rows;
     auto address_of = [&](const purr__rows_t &rows, int64_t rows_end) -> const char * {
       const int row = tile.row + row_in_tile;
@@ -395,15 +399,21 @@ __device__ __forceinline__ void multiply_tiles(const purr__gemm_params_t &params
       auto a_of = [&](int group, int half) {
         return swiglu_pair(sum_of(group, half), upper_sum_of(group, half), limit);
       };
-      store_block<V>(staging, a_of, address_of(gemm.c, INT64_MAX), tile.column, gemm.n);
+      auto same = [](int, uint4 v) { return v; };
+      store_block<V>(staging, a_of, address_of(gemm.c, INT64_MAX), tile.column, gemm.n, same);
       if (gemm.saved[0].data != nullptr)
-        store_block<V>(staging, sum_of, address_of(gemm.saved[0], gemm.num_saved_rows), tile.column, gemm.n);
+        store_block<V>(staging, sum_of, address_of(gemm.saved[0], gemm.num_saved_rows), tile.column, gemm.n, same);
       if (gemm.saved[1].data != nullptr)
-        store_block<V>(staging, upper_sum_of, address_of(gemm.saved[1], gemm.num_saved_rows), tile.column, gemm.n);
+        store_block<V>(staging, upper_sum_of, address_of(gemm.saved[1], gemm.num_saved_rows), tile.column, gemm.n,
+                       same);
     } else {
       const char *row = address_of(gemm.c, INT64_MAX);
-      store_block<V>(staging, sum_of, row, tile.column, gemm.n);
-      store_block<V>(staging, upper_sum_of, row, tile.column + V::kStagingColumns, gemm.n);
+      auto weigh = [&](int r, uint4 v) {
+        const float weight = __shfl_sync(0xFFFFFFFFu, place.weight, r);
+        return gemm.slot_weights != nullptr ? weighted(weight, v) : v;
+      };
+      store_block<V>(staging, sum_of, row, tile.column, gemm.n, weigh);
+      store_block<V>(staging, upper_sum_of, row, tile.column + V::kStagingColumns, gemm.n, weigh);
     }
   }
 }

@@ -2,30 +2,19 @@
  *
  * out = bf16(shared + sum over k of weight_k * y_k): FP32, fused multiply-adds in slot order, starting from the shared
  * expert's BF16 result (+0 without one). With the sigmoid gate, shared = bf16(z * shared), z = sigmoid(x . gate). */
+#include "columns.cuh"
 #include "layout.h"
 #include "ptx.cuh"
 #include "turn.cuh"
 
+using namespace purr;
+
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kColumns = 8;    /* of a thread: 16 bytes */
 constexpr int kSlotsAhead = 4; /* rows whose loads are in flight together */
 static_assert(kThreads * kColumns == PURR__SLOT_SUM_COLUMNS, "one block covers PURR__SLOT_SUM_COLUMNS columns");
-
-struct Columns {
-  float value[kColumns];
-};
-
-__device__ Columns unpack(uint4 v) {
-  return {{ptx::low_bf16(v.x), ptx::high_bf16(v.x), ptx::low_bf16(v.y), ptx::high_bf16(v.y), ptx::low_bf16(v.z),
-           ptx::high_bf16(v.z), ptx::low_bf16(v.w), ptx::high_bf16(v.w)}};
-}
-
-__device__ uint4 pack(const Columns &c) {
-  return {ptx::pack_bf16x2(c.value[0], c.value[1]), ptx::pack_bf16x2(c.value[2], c.value[3]),
-          ptx::pack_bf16x2(c.value[4], c.value[5]), ptx::pack_bf16x2(c.value[6], c.value[7])};
-}
+static_assert(kThreads == PURR__SLOT_SUM_TOKENS_TO_CLEAR, "a token for each thread");
 
 __device__ const char *row_at(const void *data, int64_t row, int64_t stride) {
   return static_cast<const char *>(data) + row * stride * 2;
@@ -92,13 +81,26 @@ __device__ __forceinline__ void sum_slots(const purr__slot_sum_params_t &params,
     }
 #pragma unroll
     for (int j = 0; j < kSlotsAhead; j++) {
-      if (!used[j]) continue;
-      Columns y = unpack(row[j]);
-#pragma unroll
-      for (int i = 0; i < kColumns; i++) sum.value[i] = fmaf(weight[j], y.value[i], sum.value[i]);
+      if (used[j]) add_weighted(sum, weight[j], row[j]);
     }
   }
   ptx::st_16(const_cast<char *>(row_at(params.out, token, params.out_row_stride)) + column * 2, pack(sum));
+}
+
+/* Where the output is there already but for tokens whose slot is dropped: zeros for these. Each warp takes 32 tokens, a
+ * lane each. */
+__device__ void clear_dropped(const purr__slot_sum_params_t &params) {
+  const int lane = threadIdx.x % 32;
+  const int64_t step = (int64_t)gridDim.x * kThreads;
+  for (int64_t first = (int64_t)blockIdx.x * kThreads + threadIdx.x - lane; first < params.ids.num_tokens;
+       first += step) {
+    const bool dropped = first + lane < params.ids.num_tokens && load_id(params.ids, first + lane, 0) < 0;
+    for (unsigned left = __ballot_sync(0xFFFFFFFFu, dropped); left != 0; left &= left - 1) {
+      const char *row = row_at(params.out, first + __ffs((int)left) - 1, params.out_row_stride);
+      for (int column = lane * kColumns; column < params.hidden; column += 32 * kColumns)
+        ptx::st_16(const_cast<char *>(row) + column * 2, {});
+    }
+  }
 }
 
 /* What the call found, for its result: by one block, whether the others have ended or not. */
@@ -144,10 +146,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, PURR__SLOT_SUM_BLOCKS_PER
     for (int k = 0; k < min(params.top_k, kSlotsAhead); k++)
       ptx::prefetch_l2(row_at(params.slots, first + k, params.slots_row_stride) + column_of(piece) * 2);
   };
-  prefetch(blockIdx.x);
+  const bool is_there = params.slots == nullptr;
+  if (!is_there) prefetch(blockIdx.x);
   const bool owns = turn::owns(params.turn);
   if (params.turn.outcome != nullptr && blockIdx.x == 0) tell(params, owns);
-  if (owns && params.status->status == 0)
+  if (owns && params.status->status == 0 && is_there) clear_dropped(params);
+  if (owns && params.status->status == 0 && !is_there)
     for (uint32_t piece = blockIdx.x; piece < num_pieces; piece += gridDim.x) {
       prefetch(piece + gridDim.x);
       sum_slots(params, piece / of_token, column_of(piece));

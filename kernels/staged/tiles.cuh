@@ -7,6 +7,7 @@
 #ifndef PURR_KERNELS_STAGED_TILES_CUH
 #define PURR_KERNELS_STAGED_TILES_CUH
 
+#include "columns.cuh"
 #include "layout.h"
 #include "ptx.cuh"
 
@@ -90,10 +91,11 @@ __device__ __forceinline__ bool find_tile(const purr__gemm_params_t &params, con
 /* What the table says of a row, where its place depends on it. */
 struct RowPlace {
   int slot, rank;
+  float weight; /* of the slot, where C is multiplied by it */
 };
 
 __device__ __forceinline__ RowPlace load_place(const purr__gemm_t &gemm, const purr__rows_t &rows, int row) {
-  RowPlace place = {0, 0};
+  RowPlace place = {};
   if (rows.placement != PURR__ROWS_DENSE) {
     place.slot = gemm.row_slot[row];
     if (rows.by_rank != nullptr) place.rank = gemm.row_rank[row];
@@ -154,11 +156,16 @@ __device__ __forceinline__ uint4 transpose_quad(Pairs p) {
   return {v[0], v[1], v[2], v[3]};
 }
 
-/* Writes 32 columns of one row from `column` on; what is right of n is not written. `row` NULL: nothing is. */
-__device__ __forceinline__ void store_columns(char *row, int column, int n, Pairs p) {
+/* Writes 32 columns of one row from `column` on, changed by `change`; what is right of n is not written. `row` NULL:
+ * nothing is. */
+template <typename Change>
+__device__ __forceinline__ void store_columns(char *row, int column, int n, Pairs p, Change change) {
   uint4 v = transpose_quad(p);
   column += threadIdx.x % 4 * 8;
-  if (row != nullptr && column < n) ptx::st_16(row + column * 2, v);
+  if (row != nullptr && column < n) ptx::st_16(row + column * 2, change(v));
+}
+__device__ __forceinline__ void store_columns(char *row, int column, int n, Pairs p) {
+  store_columns(row, column, n, p, [](uint4 v) { return v; });
 }
 
 /* The clamp that a problem asks for: none is one at infinity. */
@@ -183,6 +190,7 @@ __device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u, float li
 /* One row of a tile on its way out: where its columns go. */
 struct RowTarget {
   char *c, *gate, *up; /* NULL = not written */
+  float weight;        /* RowPlace */
 };
 
 template <Role kRole>
@@ -192,6 +200,7 @@ __device__ __forceinline__ RowTarget row_target(const purr__gemm_t &gemm, const 
   if (row_in_tile >= tile.num_rows) return target;
   const int row = tile.row + row_in_tile;
   target.c = row_address(gemm, gemm.c, row, place);
+  target.weight = place.weight;
   if (kRole == Role::kGateUp && row < gemm.num_saved_rows) {
     if (gemm.saved[0].data != nullptr) target.gate = row_address(gemm, gemm.saved[0], row, place);
     if (gemm.saved[1].data != nullptr) target.up = row_address(gemm, gemm.saved[1], row, place);
@@ -201,8 +210,10 @@ __device__ __forceinline__ RowTarget row_target(const purr__gemm_t &gemm, const 
 
 /* The place of a row of C; of nothing in particular past the tile's rows. */
 __device__ __forceinline__ RowPlace target_place(const purr__gemm_t &gemm, const Tile &tile, int row_in_tile) {
-  if (row_in_tile >= tile.num_rows) return {0, 0};
-  return load_place(gemm, gemm.c, tile.row + row_in_tile);
+  if (row_in_tile >= tile.num_rows) return {};
+  RowPlace place = load_place(gemm, gemm.c, tile.row + row_in_tile);
+  if (gemm.slot_weights != nullptr) place.weight = gemm.slot_weights[place.slot * gemm.slot_weights_stride];
+  return place;
 }
 
 /* Gate-up: g = bf16(first), u = bf16(second), a = bf16(swiglu(g, u)). Index: [group][column of the pair]. */
@@ -220,13 +231,14 @@ __device__ __forceinline__ void store_gate_up(const purr__gemm_t &gemm, const Ro
   if (gemm.saved[1].data != nullptr) store_columns(target.up, column, gemm.n, u);
 }
 
-/* Down: y = bf16(sum). */
+/* Down: y = bf16(sum), or weight * y. */
 __device__ __forceinline__ void store_down(const purr__gemm_t &gemm, const RowTarget &target, int column,
                                            const float (&sum)[4][2]) {
   Pairs y;
 #pragma unroll
   for (int j = 0; j < 4; j++) y.pair[j] = ptx::pack_bf16x2(sum[j][0], sum[j][1]);
-  store_columns(target.c, column, gemm.n, y);
+  store_columns(target.c, column, gemm.n, y,
+                [&](uint4 v) { return gemm.slot_weights != nullptr ? weighted(target.weight, v) : v; });
 }
 
 }  // namespace purr

@@ -46,6 +46,13 @@ static bool lay_out_table(purr_plan_t *plan) {
   return fits;
 }
 
+bool purr__plan_sums_in_down(const purr_plan_t *plan) {
+  const purr_layer_desc_t *layer = &plan->layer;
+  return plan->backend != PURR_BACKEND_HOST && layer->num_ranks == 1 && layer->top_k == 1 &&
+         layer->shared_intermediate_size == 0 && !purr__stages_have(plan->stages, PURR__STAGE_GROUPED_GEMM) &&
+         !purr__stages_have(plan->stages, PURR__STAGE_COMBINE);
+}
+
 static bool lay_out_symmetric(purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   const int64_t tokens = layer->max_tokens, top_k = layer->top_k, hidden = layer->hidden_size;
@@ -57,7 +64,7 @@ static bool lay_out_symmetric(purr_plan_t *plan) {
   SYM(TOPK_WEIGHTS, "router weights", tokens, top_k, sizeof(float));
   SYM(TOKENS, "tokens", peers_tokens, hidden, 2);
   SYM(D_OUTPUT, "output gradients", peers_tokens, hidden, 2);
-  SYM(SLOTS, "combine buffer", tokens * top_k, hidden, 2);
+  SYM(SLOTS, "combine buffer", purr__plan_sums_in_down(plan) ? 0 : tokens * top_k, hidden, 2);
   SYM(D_TOPK_WEIGHTS, "router gradients", tokens, top_k, sizeof(float));
   return fits;
 }

@@ -139,6 +139,10 @@ const char *purr__backend_name(int32_t backend);
 /* False when some size does not fit in 63 bits. Starts afresh when called again. */
 bool purr__plan_lay_out(purr_plan_t *plan);
 
+/* Whether a GPU's down writes the output itself: with one slot a token, and nothing to be added to it, the sum over
+ * slots is a product, and no combine buffer is needed. */
+bool purr__plan_sums_in_down(const purr_plan_t *plan);
+
 /* How the plan's backend cuts a call's rows; all 0 where it takes them at once. */
 typedef struct purr__batches {
   int64_t minibatch_rows; /* of forward */

@@ -64,6 +64,7 @@ inline float __int_as_float(int v) { return emulated_bits<float>(v); }
 inline float __uint_as_float(unsigned v) { return emulated_bits<float>(v); }
 inline unsigned __float_as_uint(float v) { return emulated_bits<unsigned>(v); }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __ffs(int v) { return __builtin_ffs(v); }
 
 template <typename T>
 inline void __stcs(T *at, T value) {
@@ -161,6 +162,14 @@ inline unsigned __match_any_sync(unsigned mask, int value) {
     for (int i = 0; i < 32; i++)
       if (all[i] != nullptr && *static_cast<unsigned *>(all[i]) == *static_cast<unsigned *>(all[own])) same |= 1u << i;
     return same;
+  });
+}
+inline unsigned __ballot_sync(unsigned mask, int value) {
+  return machine::reduce(mask, "__ballot_sync", (unsigned)(value != 0), [](void **all, int) {
+    unsigned votes = 0;
+    for (int i = 0; i < 32; i++)
+      if (all[i] != nullptr && *static_cast<unsigned *>(all[i]) != 0) votes |= 1u << i;
+    return votes;
   });
 }
 inline int __all_sync(unsigned mask, int value) {

@@ -109,6 +109,18 @@ struct Layer {
   purr__tensor_map_t *unit_maps; /* device [2][E_l]: gate-up, down; for weights by pointer */
 };
 
+/* Whether down writes the output itself: purr__plan_sums_in_down. */
+inline bool sums_in_down(const Layer &l) { return l.num_ranks == 1 && l.top_k == 1 && l.shared_intermediate == 0; }
+
+/* Where results go. */
+inline purr__rows_t results(const Layer &l) {
+  if (sums_in_down(l)) return {l.out, nullptr, l.out_row_stride, PURR__ROWS_SLOT, 0};
+  purr__rows_t y = l.y;
+  if (y.by_rank != nullptr) y.data = nullptr; /* the ranks' addresses are those of row 0 */
+  y.placement = PURR__ROWS_SLOT;
+  return y;
+}
+
 /* The megakernel's order of work. */
 inline purr__unit_order_t unit_order(const Layer &l) {
   if (l.kernels < kMega) return {};
@@ -180,7 +192,7 @@ inline purr__gemm_t routed(const Layer &l, bool down) {
   const purr__rows_t a = {l.a, nullptr, l.intermediate, PURR__ROWS_DENSE, 0};
   if (!down) {
     g.a = l.x;
-    if (g.a.by_rank != nullptr) g.a.data = nullptr; /* the ranks' addresses are those of row 0 */
+    if (g.a.by_rank != nullptr) g.a.data = nullptr;
     g.a.placement = PURR__ROWS_TOKEN;
     g.b[0] = l.gate;
     g.b[1] = l.up;
@@ -194,9 +206,9 @@ inline purr__gemm_t routed(const Layer &l, bool down) {
   } else {
     g.a = a;
     g.b[0] = l.down;
-    g.c = l.y;
-    if (g.c.by_rank != nullptr) g.c.data = nullptr;
-    g.c.placement = PURR__ROWS_SLOT;
+    g.c = results(l);
+    if (sums_in_down(l)) g.slot_weights = l.topk_weights;
+    g.slot_weights_stride = l.weights_row_stride;
     g.n = (int)l.hidden;
     g.k = (int)l.intermediate;
   }
@@ -324,7 +336,7 @@ inline purr__slot_sum_params_t sum_params(const Layer &l) {
   p.topk_weights = l.topk_weights;
   p.weights_row_stride = l.weights_row_stride;
   p.weights_column_stride = l.weights_column_stride;
-  p.slots = l.y.data;
+  p.slots = sums_in_down(l) ? nullptr : l.y.data;
   p.slots_row_stride = l.y.row_stride;
   if (l.shared_intermediate > 0) {
     p.shared = l.shared_out;
@@ -390,8 +402,9 @@ inline cudaError_t launch_mega(const Layer &l, cudaStream_t stream) {
   p.shared_saved[0] = {l.saved_shared_gate, nullptr, S, PURR__ROWS_DENSE, 0};
   p.shared_saved[1] = {l.saved_shared_up, nullptr, S, PURR__ROWS_DENSE, 0};
   p.num_saved_rows = l.num_saved_rows;
-  p.y = l.y;
-  p.y.placement = PURR__ROWS_SLOT;
+  p.y = results(l);
+  if (sums_in_down(l)) p.slot_weights = l.topk_weights;
+  p.slot_weights_stride = l.weights_row_stride;
   p.shared_out = {l.shared_out, nullptr, H, PURR__ROWS_DENSE, 0};
   p.intermediate = (int)I;
   p.shared_intermediate = (int)S;
@@ -465,9 +478,10 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
   }
   if ((l.stages & kSlotSum) && l.num_tokens > 0) {
     const purr__slot_sum_params_t p = sum_params(l);
-    const int64_t pieces = (l.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
-    const dim3 grid(
-        (unsigned)std::min((int64_t)l.num_tokens * pieces, (int64_t)PURR__SLOT_SUM_BLOCKS_PER_SM * l.num_sms));
+    const int64_t per_token = (l.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
+    const int64_t pieces =
+        sums_in_down(l) ? l.num_tokens / PURR__SLOT_SUM_TOKENS_TO_CLEAR + 1 : l.num_tokens * per_token;
+    const dim3 grid((unsigned)std::min(pieces, (int64_t)PURR__SLOT_SUM_BLOCKS_PER_SM * l.num_sms));
     if ((error = launch(purr_slot_sum, grid, 256, 0, p, stream)) != cudaSuccess) return error;
     ++*num_launches;
   }

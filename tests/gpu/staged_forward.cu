@@ -957,6 +957,7 @@ int main(int argc, char **argv) {
     test_random({70, 2184, 136, 3, 2, 2056}, kGated | kSave, "uniform", wgmma, 0, 1000); /* sums in parts, one short */
     if (quick) {
       test_random({150, 200, 136, 3, 2, 0}, kSave, "uniform", wgmma, 0, 1000);
+      test_random({150, 200, 136, 3, 1, 0}, fill_buffers ? kStrided : 0, "dropped", wgmma, 0, 1000);
       test_random({0, 256, 128, 8, 2, 64}, 0, "uniform", wgmma, 0, 1);
       if (wgmma < staged::kMega) test_ranks(3, wgmma);
       continue;
@@ -966,6 +967,7 @@ int main(int argc, char **argv) {
     test_random({300, 264, 1000, 5, 2, 1032}, kApart, "one", wgmma, 0, 1000);
     test_random({301, 1016, 264, 384, 6, 0}, kInt64, "zipf", wgmma, 0, 1000);
     test_random({33, 512, 256, 16, 4, 128}, kGated, "none", wgmma, 0, 1000);
+    test_random({2031, 520, 264, 12, 1, 0}, kStrided | kInt64, "dropped", wgmma, 0, 1000);
     test_random({777, 768, 512, 48, 16, 512}, kStrided | kGated | kApart, "dropped", wgmma, 2.0f, 1000);
     test_fixtures(wgmma);
     test_bad_routes(wgmma);

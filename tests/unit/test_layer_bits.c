@@ -138,6 +138,49 @@ static void golden(void) {
   test_problem_free(p);
 }
 
+/* With one slot a token GPUs multiply by its weight where y is made, on one rank; with several, or where a second slot
+ * is dropped, the sum over slots does. */
+static void one_slot_a_token(void) {
+  enum { EXPERTS = 12, LAST = 5 };
+  const int64_t hidden = test_is_emulated() ? 264 : 2056;
+  test_problem_t *one = test_random(8, 301, hidden, 40, EXPERTS, 1, 0, false);
+  test_problem_t *two = test_random(8, 301, hidden, 40, EXPERTS, 2, 0, false);
+  for (int64_t t = 0; t < one->tokens; t++) {
+    if (t % 9 == 4 || t == 300) one->ids[t] = -1;
+    if (t % 5 == 2) one->topk_weights[t] = -one->topk_weights[t];
+    if (t == 11) one->topk_weights[t] = 0;
+    if (t % 7 == 3) memset(one->x + t * one->hidden, 0, (size_t)one->hidden * 2); /* -0 becomes +0 */
+    two->ids[2 * t] = one->ids[t];
+    two->ids[2 * t + 1] = -1;
+    two->topk_weights[2 * t] = one->topk_weights[t];
+  }
+  memcpy(two->x, one->x, (size_t)(one->tokens * one->hidden) * 2);
+  const size_t weight_bytes = (size_t)(EXPERTS * one->inner * one->hidden) * 2;
+  memcpy(two->gate, one->gate, weight_bytes);
+  memcpy(two->up, one->up, weight_bytes);
+  memcpy(two->down, one->down, weight_bytes);
+  test_outcome_t *summed = test_layer_run(two, &(test_run_t){0});
+  CU_ASSERT_EQUAL_FATAL(summed->status, PURR_STATUS_OK);
+  for (int i = 0; i < LAST; i++) {
+    const test_run_t run = {.ranks = i == 3   ? 2
+                                     : i == 4 ? 3
+                                              : 1,
+                            .strided = i == 1,
+                            .schedule_first = i == 1,
+                            .int32_ids = i % 2 == 0,
+                            .minibatch = i == 2 ? 64 : 0,
+                            .macrobatch = i == 2 ? 448 : 0};
+    test_outcome_t *got = test_layer_run(one, &run);
+    CU_ASSERT_EQUAL_FATAL(got->status, PURR_STATUS_OK);
+    CU_ASSERT_TRUE(got->canaries_intact);
+    CU_ASSERT_EQUAL(memcmp(got->output, summed->output, (size_t)(one->tokens * one->hidden) * 2), 0);
+    test_outcome_free(got);
+  }
+  test_outcome_free(summed);
+  test_problem_free(one);
+  test_problem_free(two);
+}
+
 /* What is kept is what the plan says: replayed rows are counted. */
 static void replay_is_real(void) {
   test_problem_t *p = problem(6);
@@ -162,6 +205,7 @@ int main(void) {
                                                             {"ragged ranks", ragged},
                                                             {"over threads", over_threads},
                                                             {"whatever shares the batch", whatever_shares_the_batch},
+                                                            {"one slot a token", one_slot_a_token},
                                                             {"golden hash", golden},
                                                             {"replay is real", replay_is_real},
                                                             {0}});

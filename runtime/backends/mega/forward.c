@@ -91,6 +91,7 @@ static purr__forward_params_t forward_params(const purr__forward_call_t *call, c
   const int64_t hidden = plan->layer.hidden_size, inner = plan->layer.intermediate_size;
   const int64_t shared = plan->layer.shared_intermediate_size;
   const bool has_peers = plan->layer.num_ranks > 1;
+  const purr__staged_results_t results = purr__staged_results_of(call);
   purr__forward_params_t params = {
       .gate_up = weights->gate_up,
       .down = weights->down,
@@ -104,9 +105,9 @@ static purr__forward_params_t forward_params(const purr__forward_call_t *call, c
                      : (purr__rows_t){call->x.data, NULL, call->x.row_stride, PURR__ROWS_TOKEN, 0},
       .x_rows = dense_rows(workspace_at(base, PURR__WS_RING_X), hidden),
       .a_rows = dense_rows(workspace_at(base, PURR__WS_RING_A), inner),
-      .y = has_peers ? purr__staged_rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT)
-                     : (purr__rows_t){purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS), NULL, hidden,
-                                      PURR__ROWS_SLOT, 0},
+      .y = results.rows,
+      .slot_weights = results.slot_weights,
+      .slot_weights_stride = results.slot_weights_stride,
       .hidden = (int32_t)hidden,
       .intermediate = (int32_t)inner,
       .shared_intermediate = (int32_t)shared,

@@ -100,6 +100,19 @@ purr__rows_t purr__staged_rows_of_ranks(const purr__call_t *call, int region, in
                         .placement = placement};
 }
 
+purr__staged_results_t purr__staged_results_of(const purr__forward_call_t *call) {
+  const purr__call_t *base = &call->base;
+  const purr_plan_t *plan = base->plan;
+  if (purr__plan_sums_in_down(plan))
+    return (purr__staged_results_t){.rows = rows_at(call->output.data, call->output.row_stride, PURR__ROWS_SLOT),
+                                    .slot_weights = (const float *)call->topk_weights.data,
+                                    .slot_weights_stride = call->topk_weights.row_stride};
+  if (plan->layer.num_ranks > 1)
+    return (purr__staged_results_t){.rows = purr__staged_rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT)};
+  return (purr__staged_results_t){.rows = rows_at(purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS),
+                                                  plan->layer.hidden_size, PURR__ROWS_SLOT)};
+}
+
 static purr__gemm_params_t gate_up_params(const purr__forward_call_t *call, const purr__turn_t *turn,
                                           const purr__staged_weights_t *weights, const purr__table_t *table) {
   const purr__call_t *base = &call->base;
@@ -152,9 +165,10 @@ static purr__gemm_params_t down_params(const purr__forward_call_t *call, const p
   *routed = routed_problem(plan, table);
   routed->a = rows_at(workspace_at(base, PURR__WS_RING_A), inner, PURR__ROWS_DENSE);
   routed->b[0] = weights->down;
-  routed->c = plan->layer.num_ranks == 1
-                  ? rows_at(purr__symmetric_at(base->workspace, plan, 0, PURR__SYM_SLOTS), hidden, PURR__ROWS_SLOT)
-                  : purr__staged_rows_of_ranks(base, PURR__SYM_SLOTS, PURR__ROWS_SLOT);
+  const purr__staged_results_t results = purr__staged_results_of(call);
+  routed->c = results.rows;
+  routed->slot_weights = results.slot_weights;
+  routed->slot_weights_stride = results.slot_weights_stride;
   routed->n = (int32_t)hidden;
   routed->k = (int32_t)inner;
   *common = (purr__gemm_t){.num_rows = base->num_tokens, .num_experts = 1, .top_k = 1};
@@ -192,9 +206,12 @@ static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t 
 
 /* One at least: it ends the call. */
 int64_t purr__staged_sum_blocks(const purr__call_t *call) {
-  const int64_t pieces = (call->plan->layer.hidden_size + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
-  const int64_t most = PURR__SLOT_SUM_BLOCKS_PER_SM * call->plan->device->num_sms;
-  return purr__max(1, purr__min(call->num_tokens * pieces, most));
+  const purr_plan_t *plan = call->plan;
+  const int64_t most = PURR__SLOT_SUM_BLOCKS_PER_SM * plan->device->num_sms;
+  const int64_t per_token = (plan->layer.hidden_size + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
+  const int64_t pieces = purr__plan_sums_in_down(plan) ? call->num_tokens / PURR__SLOT_SUM_TOKENS_TO_CLEAR + 1
+                                                       : call->num_tokens * per_token;
+  return purr__max(1, purr__min(pieces, most));
 }
 
 static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, const purr__turn_t *turn,
@@ -207,7 +224,9 @@ static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, cons
       .topk_weights = (const float *)call->topk_weights.data,
       .weights_row_stride = call->topk_weights.row_stride,
       .weights_column_stride = call->topk_weights.column_stride,
-      .slots = purr__symmetric_at(base->workspace, plan, base->workspace->group->rank, PURR__SYM_SLOTS),
+      .slots = purr__plan_sums_in_down(plan)
+                   ? NULL
+                   : purr__symmetric_at(base->workspace, plan, base->workspace->group->rank, PURR__SYM_SLOTS),
       .slots_row_stride = hidden,
       .shared = plan->layer.shared_intermediate_size > 0 ? workspace_at(base, PURR__WS_SHARED_OUT) : NULL,
       .shared_row_stride = hidden,

@@ -114,6 +114,14 @@ purr_status_t purr__staged_stage_combine(const purr__forward_call_t *call, const
 /* ---- forward.c: what the megakernel's forward has in common ---- */
 /* Rows of H elements in a region of every rank's symmetric memory. */
 purr__rows_t purr__staged_rows_of_ranks(const purr__call_t *call, int region, int32_t placement);
+/* Where the results of the routed experts go: by slot to the ranks that their tokens are of, or multiplied by the
+ * slots' weights into the output. */
+typedef struct purr__staged_results {
+  purr__rows_t rows;
+  const float *slot_weights; /* NULL: as they are */
+  int64_t slot_weights_stride;
+} purr__staged_results_t;
+purr__staged_results_t purr__staged_results_of(const purr__forward_call_t *call);
 /* The routing table that a call fills: its own, that of saved, or the one that was built before. */
 purr__table_t purr__staged_table_of(const purr__forward_call_t *call);
 /* Blocks of the schedule. */
