@@ -177,7 +177,8 @@ static inline
 }
 
 /* purr_schedule_count, purr_schedule_place. A grid of num_ranks * chunks_per_rank blocks; block r * chunks_per_rank + c
- * looks at the c-th part of rank r's slots. */
+ * looks at the c-th part of rank r's slots. Where that is one block of one rank: purr_schedule, which does what both
+ * do and needs no scratch. */
 typedef struct purr__schedule_params {
   purr__ids_t own;            /* read when sources is NULL, which is allowed for num_ranks == 1 */
   const purr__ids_t *sources; /* [num_ranks], device memory */
@@ -197,18 +198,23 @@ typedef struct purr__schedule_params {
   purr__unit_order_t order; /* of the megakernel's units; its tile_rows also counts in the table's tiles */
 } purr__schedule_params_t;
 
-/* Blocks for one rank: enough that a block has about 1024 slots, few enough that summing over the blocks stays cheap.
- */
-static inline int32_t purr__schedule_chunks(int64_t max_slots_per_rank, int32_t num_ranks) {
-  int64_t chunks = (max_slots_per_rank + 1023) / 1024, most = 128 / num_ranks;
+#define PURR__SCHEDULE_CHUNK_SLOTS 1024
+
+/* Blocks for one rank: enough that a block has about so many slots, few enough that summing over the blocks stays
+ * cheap. */
+static inline int32_t purr__schedule_chunks(int64_t slots_per_rank, int32_t num_ranks) {
+  int64_t chunks = (slots_per_rank + PURR__SCHEDULE_CHUNK_SLOTS - 1) / PURR__SCHEDULE_CHUNK_SLOTS;
+  const int64_t most = 128 / num_ranks;
   if (chunks > most) chunks = most;
   return chunks < 1 ? 1 : (int32_t)chunks;
 }
 
-#define PURR__SCHEDULE_WARPS 8
+#define PURR__SCHEDULE_WARPS 8        /* of a block that place slots; others only help with the rest */
+#define PURR__SCHEDULE_ALONE_WARPS 32 /* of purr_schedule */
 
-/* Dynamic shared memory of a schedule kernel with `warps` warps: four tables over the local experts and one per warp.
- * The host takes PURR__SCHEDULE_WARPS, or fewer where the device has less shared memory than that needs. */
+/* Dynamic shared memory of a schedule kernel with `warps` warps: four tables over the local experts and one per warp
+ * that places. The host takes PURR__SCHEDULE_WARPS, or fewer where the device has less shared memory than that needs.
+ */
 static inline int64_t purr__schedule_shared_bytes(int64_t num_local_experts, int64_t warps) {
   return num_local_experts * (warps + 4) * (int64_t)sizeof(int32_t);
 }

@@ -5,8 +5,8 @@
  * Every rank reads all ranks' ids, so that all find the same bad id. A block owns one contiguous part of one rank's
  * slots, a warp a contiguous piece of that part; blocks, warps and lanes in ascending order are the canonical order
  * (source rank, token, slot). A row number is then: begin of the expert + its slots in earlier blocks + in earlier
- * warps
- * + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on timing. */
+ * warps + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on
+ * timing. */
 #include "layout.h"
 #include "ptx.cuh"
 #include "purr.h"
@@ -63,21 +63,12 @@ __device__ int warp_prefix_sum(int value) {
   return value;
 }
 
-}  // namespace
-
-/* Launch 1. Takes the workspace where no exchange came before.
- * reads   all ids
- * writes  chunk_count, chunk_bad: this block's row */
-extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params) {
-  const bool is_first = params.turn.place == PURR__TURN_FIRST;
-  if (!is_first && !turn::owns(params.turn)) return;
-  if (params.header != nullptr && params.header->broken != 0) return;
-  int32_t *count = ptx::dynamic_shared<int32_t>(); /* [E_l] */
+/* Counts the block's part: the slots of each local expert, and the first one with a bad id, -1 without. Whether the
+ * workspace is the call's, as far as the block can tell. */
+__device__ bool count_part(const purr__schedule_params_t &params, int32_t *count, int *out_bad) {
   __shared__ int first_bad;
   __shared__ bool is_ours;
-
-  const int num_experts = params.num_local_experts;
-  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) count[e] = 0;
+  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) count[e] = 0;
   if (threadIdx.x == 0) {
     first_bad = INT32_MAX;
     is_ours = true;
@@ -85,7 +76,7 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
   __syncthreads();
 
   /* Beside the counting, which touches nothing of the workspace. */
-  if (is_first && threadIdx.x == blockDim.x - 1) is_ours = turn::take(params.turn);
+  if ((params.turn.place & PURR__TURN_FIRST) != 0 && threadIdx.x == blockDim.x - 1) is_ours = turn::take(params.turn);
   const Part part = part_of_block(params);
   for (int slot = part.begin + threadIdx.x; slot < part.end; slot += blockDim.x) {
     int64_t id = load_id(part.ids, slot, params.top_k);
@@ -94,125 +85,98 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
     if (expert >= 0) atomicAdd(&count[expert], 1);
   }
   __syncthreads();
-  if (!is_ours) return;
-
-  int32_t *out = params.chunk_count + (int64_t)blockIdx.x * num_experts;
-  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) out[e] = count[e];
-  if (threadIdx.x == 0) params.chunk_bad[blockIdx.x] = first_bad == INT32_MAX ? -1 : first_bad;
+  *out_bad = first_bad == INT32_MAX ? -1 : first_bad;
+  return is_ours;
 }
 
-namespace {
+/* By one thread: the status of a call with this bad id. */
+__device__ void tell_bad_route(const purr__schedule_params_t &params, int rank, int slot) {
+  const purr__ids_t ids = params.sources != nullptr ? params.sources[rank] : params.own;
+  *params.status = {
+      PURR_STATUS_BAD_ROUTE, rank, slot / params.top_k, slot % params.top_k, load_id(ids, slot, params.top_k), 0, 0};
+}
 
-__device__ void place(const purr__schedule_params_t &params) {
-  if (params.header != nullptr && params.header->broken != 0) {
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-      *params.status = {PURR_STATUS_PEER_FAILED, params.header->broken - 1, -1, -1, -1, 0, 0};
-    return;
-  }
+/* By one thread, where the workspace is another call's. */
+__device__ void tell_busy(const purr__schedule_params_t &params) {
+  if (params.table_is_own) *params.status = {PURR_STATUS_BUSY, -1, -1, -1, -1, 0, 0};
+}
+
+/* Dynamic shared memory. */
+struct Shared {
+  int32_t *total;      /* [E_l] slots of the expert in all blocks */
+  int32_t *before;     /* [E_l] in earlier blocks */
+  int32_t *begin;      /* [E_l] first row of the expert */
+  int32_t *first_tile; /* [E_l] first tile of the expert */
+  int32_t *next;       /* [pieces][E_l] next row that a warp gives out */
+};
+
+__device__ Shared shared_memory(int num_experts) {
   int32_t *shared = ptx::dynamic_shared<int32_t>();
+  return {shared, shared + num_experts, shared + 2 * num_experts, shared + 3 * num_experts, shared + 4 * num_experts};
+}
+
+/* Places the block's part, once `total` and `before` are there, and writes its share of all else. */
+__device__ void place_part(const purr__schedule_params_t &params, const Shared &shared) {
+  __shared__ int num_tiles;
   const int num_experts = params.num_local_experts;
-  int32_t *total = shared;                   /* [E_l] slots of the expert in all blocks */
-  int32_t *before = total + num_experts;     /* [E_l] in earlier blocks */
-  int32_t *begin = before + num_experts;     /* [E_l] first row of the expert */
-  int32_t *first_tile = begin + num_experts; /* [E_l] first tile of the expert */
-  int32_t *next = first_tile + num_experts;  /* [warps][E_l] next row that a warp gives out */
-  __shared__ int bad_block, other_rank, num_tiles;
   const bool has_units = params.order.units != nullptr;
   const int tile_rows = params.order.tile_rows != 0 ? params.order.tile_rows : PURR__TILE_ROWS;
+  auto rows_of = [](int count) { return (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS; };
+  auto tiles_of = [&](int count) { return (count + tile_rows - 1) / tile_rows; };
 
+  /* Each warp's piece of the part, in whole warps of slots. There are not always as many as warps. */
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  const int num_blocks = gridDim.x;
-
-  /* A bad id anywhere: the first block that has one has the first one. */
-  if (threadIdx.x == 0) bad_block = other_rank = INT32_MAX;
-  __syncthreads();
-  for (int r = threadIdx.x; r < params.num_ranks && params.sources != nullptr; r += blockDim.x)
-    if (!makes_same_call(params, params.sources[r])) atomicMin(&other_rank, r);
-  for (int b = threadIdx.x; b < num_blocks; b += blockDim.x)
-    if (params.chunk_bad[b] >= 0) atomicMin(&bad_block, b);
-  __syncthreads();
-  if (other_rank != INT32_MAX) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) *params.status = {PURR_STATUS_PEER_MISMATCH, other_rank, -1, -1, -1, 0, 0};
-    return;
-  }
-  if (bad_block != INT32_MAX) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-      int rank = bad_block / params.chunks_per_rank, slot = params.chunk_bad[bad_block];
-      const purr__ids_t ids = params.sources != nullptr ? params.sources[rank] : params.own;
-      *params.status = {PURR_STATUS_BAD_ROUTE,
-                        rank,
-                        slot / params.top_k,
-                        slot % params.top_k,
-                        load_id(ids, slot, params.top_k),
-                        0,
-                        0};
-    }
-    return;
-  }
-
-  /* Sums over blocks. */
-  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
-    int sum = 0, sum_before = 0;
-#pragma unroll 8
-    for (int b = 0; b < num_blocks; b++) {
-      int count = params.chunk_count[(int64_t)b * num_experts + e];
-      sum += count;
-      if (b < (int)blockIdx.x) sum_before += count;
-    }
-    total[e] = sum;
-    before[e] = sum_before;
-  }
-  for (int i = threadIdx.x; i < num_warps * num_experts; i += blockDim.x) next[i] = 0;
+  const Part part = part_of_block(params);
+  const int most_pieces = min(num_warps, PURR__SCHEDULE_WARPS), num_slots = part.end - part.begin;
+  const int piece = max(1, ((num_slots + most_pieces - 1) / most_pieces + 31) / 32) * 32;
+  const int num_pieces = (num_slots + piece - 1) / piece;
+  const int piece_begin = min(part.begin + warp * piece, part.end), piece_end = min(piece_begin + piece, part.end);
+  int32_t *next_of_warp = shared.next + warp * num_experts;
+  for (int i = threadIdx.x; i < num_pieces * num_experts; i += blockDim.x) shared.next[i] = 0;
   __syncthreads();
 
-  /* Prefix sums over experts, by warp 0: rows in whole segments, and tiles. */
+  /* Prefix sums over experts, by warp 0: rows in whole segments, and tiles. A lane has experts one after the other. */
   if (warp == 0) {
-    const bool writes = blockIdx.x == 0;
-    int row = 0, tile = 0, used = 0;
-    for (int e0 = 0; e0 < num_experts; e0 += 32) {
-      const int e = e0 + lane, count = e < num_experts ? total[e] : 0;
-      const int rows = (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
-      const int tiles = (count + tile_rows - 1) / tile_rows;
-      const int rows_to = warp_prefix_sum(rows), tiles_to = warp_prefix_sum(tiles);
-      if (e < num_experts) {
-        begin[e] = row + rows_to - rows;
-        first_tile[e] = tile + tiles_to - tiles;
-        if (writes) {
-          params.table.expert_count[e] = count;
-          params.table.expert_begin[e] = begin[e];
-          params.table.tile_begin[e] = first_tile[e];
-        }
-      }
-      row += __shfl_sync(kAllLanes, rows_to, 31);
-      tile += __shfl_sync(kAllLanes, tiles_to, 31);
-      used += __reduce_add_sync(kAllLanes, count);
+    const int of_lane = (num_experts + 31) / 32, from = min(lane * of_lane, num_experts);
+    const int to = min(from + of_lane, num_experts);
+    int used = 0, rows = 0, tiles = 0;
+    for (int e = from; e < to; e++) {
+      used += shared.total[e];
+      rows += rows_of(shared.total[e]);
+      tiles += tiles_of(shared.total[e]);
     }
-    if (lane == 0) num_tiles = tile;
-    if (writes && lane == 0) {
+    int row = warp_prefix_sum(rows) - rows, tile = warp_prefix_sum(tiles) - tiles;
+    used = __reduce_add_sync(kAllLanes, used);
+    for (int e = from; e < to; e++) {
+      shared.begin[e] = row;
+      shared.first_tile[e] = tile;
+      row += rows_of(shared.total[e]);
+      tile += tiles_of(shared.total[e]);
+    }
+    if (lane == 31) num_tiles = tile;
+    if (lane == 31 && blockIdx.x == 0) {
       params.table.expert_begin[num_experts] = row;
       params.table.tile_begin[num_experts] = tile;
       *params.table.header = {used, row, num_experts, {0, 0, 0, 0, 0}};
       *params.status = {PURR_STATUS_OK, -1, -1, -1, -1, used, row};
     }
   }
-
-  /* Each warp's piece of the block's part, in whole warps of slots. */
-  const Part part = part_of_block(params);
-  const int piece = ((part.end - part.begin + num_warps - 1) / num_warps + 31) / 32 * 32;
-  const int piece_begin = min(part.begin + warp * piece, part.end), piece_end = min(piece_begin + piece, part.end);
-  int32_t *next_of_warp = next + warp * num_experts;
   for (int slot = piece_begin + lane; slot < piece_end; slot += 32) {
     int expert = local_expert(params, load_id(part.ids, slot, params.top_k));
     if (expert >= 0) atomicAdd(&next_of_warp[expert], 1);
   }
   __syncthreads();
   for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
-    int row = begin[e] + before[e];
-    for (int w = 0; w < num_warps; w++) {
-      int count = next[w * num_experts + e];
-      next[w * num_experts + e] = row;
+    int row = shared.begin[e] + shared.before[e];
+    for (int w = 0; w < num_pieces; w++) {
+      int count = shared.next[w * num_experts + e];
+      shared.next[w * num_experts + e] = row;
       row += count;
     }
+    if (blockIdx.x != 0) continue;
+    params.table.expert_count[e] = shared.total[e];
+    params.table.expert_begin[e] = shared.begin[e];
+    params.table.tile_begin[e] = shared.first_tile[e];
   }
   __syncthreads();
 
@@ -235,18 +199,75 @@ __device__ void place(const purr__schedule_params_t &params) {
   /* Padding, the experts of the tiles, the units: a warp for each expert. */
   const units::Place place = {params.order, num_tiles};
   if (has_units) units::reset(place);
-  if (has_units && blockIdx.x == num_blocks - 1 && warp == num_warps - 1) units::write_shared(place);
-  for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += num_blocks * num_warps) {
-    int end = begin[e] + (total[e] + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS;
-    for (int row = begin[e] + total[e] + lane; row < end; row += 32)
+  if (has_units && blockIdx.x == gridDim.x - 1 && warp == num_warps - 1) units::write_shared(place);
+  for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += gridDim.x * num_warps) {
+    const int begin = shared.begin[e], total = shared.total[e], first_tile = shared.first_tile[e];
+    for (int row = begin + total + lane; row < begin + rows_of(total); row += 32)
       params.table.row_rank[row] = params.table.row_slot[row] = -1;
-    const int tiles = (total[e] + tile_rows - 1) / tile_rows;
-    for (int tile = lane; tile < tiles; tile += 32) params.table.tile_expert[first_tile[e] + tile] = e;
-    if (has_units) units::write_expert(place, {begin[e], total[e], first_tile[e], tiles}, e);
+    const int tiles = tiles_of(total);
+    for (int tile = lane; tile < tiles; tile += 32) params.table.tile_expert[first_tile + tile] = e;
+    if (has_units) units::write_expert(place, {begin, total, first_tile, tiles}, e);
   }
 }
 
+/* Where many blocks have counted. */
+__device__ void place(const purr__schedule_params_t &params) {
+  const bool tells = blockIdx.x == 0 && threadIdx.x == 0;
+  if (params.header != nullptr && params.header->broken != 0) {
+    if (tells) *params.status = {PURR_STATUS_PEER_FAILED, params.header->broken - 1, -1, -1, -1, 0, 0};
+    return;
+  }
+  __shared__ int bad_block, other_rank;
+  const int num_experts = params.num_local_experts, num_blocks = gridDim.x;
+  const Shared shared = shared_memory(num_experts);
+
+  /* A bad id anywhere: the first block that has one has the first one. */
+  if (threadIdx.x == 0) bad_block = other_rank = INT32_MAX;
+  __syncthreads();
+  for (int r = threadIdx.x; r < params.num_ranks && params.sources != nullptr; r += blockDim.x)
+    if (!makes_same_call(params, params.sources[r])) atomicMin(&other_rank, r);
+  for (int b = threadIdx.x; b < num_blocks; b += blockDim.x)
+    if (params.chunk_bad[b] >= 0) atomicMin(&bad_block, b);
+  __syncthreads();
+  if (other_rank != INT32_MAX) {
+    if (tells) *params.status = {PURR_STATUS_PEER_MISMATCH, other_rank, -1, -1, -1, 0, 0};
+    return;
+  }
+  if (bad_block != INT32_MAX) {
+    if (tells) tell_bad_route(params, bad_block / params.chunks_per_rank, params.chunk_bad[bad_block]);
+    return;
+  }
+
+  /* Sums over blocks. */
+  for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
+    int sum = 0, sum_before = 0;
+#pragma unroll 8
+    for (int b = 0; b < num_blocks; b++) {
+      int count = params.chunk_count[(int64_t)b * num_experts + e];
+      sum += count;
+      if (b < (int)blockIdx.x) sum_before += count;
+    }
+    shared.total[e] = sum;
+    shared.before[e] = sum_before;
+  }
+  place_part(params, shared);
+}
+
 }  // namespace
+
+/* Launch 1. Takes the workspace where no exchange came before.
+ * reads   all ids
+ * writes  chunk_count, chunk_bad: this block's row */
+extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params) {
+  if (params.turn.place != PURR__TURN_FIRST && !turn::owns(params.turn)) return;
+  if (params.header != nullptr && params.header->broken != 0) return;
+  int32_t *count = ptx::dynamic_shared<int32_t>(); /* [E_l] */
+  int bad;
+  if (!count_part(params, count, &bad)) return;
+  int32_t *out = params.chunk_count + (int64_t)blockIdx.x * params.num_local_experts;
+  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) out[e] = count[e];
+  if (threadIdx.x == 0) params.chunk_bad[blockIdx.x] = bad;
+}
 
 /* Launch 2, same grid.
  * reads   chunk_count, chunk_bad of all blocks; the block's ids again
@@ -255,14 +276,33 @@ __device__ void place(const purr__schedule_params_t &params) {
 extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
   if (turn::owns(params.turn))
     place(params);
-  else if (params.table_is_own && blockIdx.x == 0 && threadIdx.x == 0)
-    *params.status = {PURR_STATUS_BUSY, -1, -1, -1, -1, 0, 0};
+  else if (blockIdx.x == 0 && threadIdx.x == 0)
+    tell_busy(params);
   if (params.turn.place != PURR__TURN_LAST) return;
   __syncthreads();
   if (threadIdx.x == 0) turn::give_back(params.turn);
 }
 
-/* In place of both where the table is there already: the list of units alone. One block for each eight experts, or so.
+/* In place of both, in one block, for few slots of one rank: what would go through chunk_count and chunk_bad stays in
+ * shared memory. Takes the workspace.
+ * reads   the ids
+ * writes  what the two write */
+extern "C" __global__ void __launch_bounds__(PURR__SCHEDULE_ALONE_WARPS * 32)
+    purr_schedule(const __grid_constant__ purr__schedule_params_t params) {
+  const Shared shared = shared_memory(params.num_local_experts);
+  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) shared.before[e] = 0;
+  int bad;
+  const bool is_ours = count_part(params, shared.total, &bad);
+  if (is_ours && bad < 0)
+    place_part(params, shared);
+  else if (threadIdx.x == 0)
+    is_ours ? tell_bad_route(params, 0, bad) : tell_busy(params);
+  if ((params.turn.place & PURR__TURN_LAST) == 0) return;
+  __syncthreads();
+  if (threadIdx.x == 0) turn::give_back(params.turn);
+}
+
+/* In place of these where the table is there already: the list of units alone. One block for each eight experts, or so.
  * reads   the table
  * writes  the units and where their blocks meet */
 extern "C" __global__ void purr_unit_list(const __grid_constant__ purr__schedule_params_t params) {

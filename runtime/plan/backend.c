@@ -65,6 +65,7 @@ static purr_status_t find_staged_kernels(purr_plan_t *plan, const purr__kernels_
     const purr__kernel_t **kernel;
     bool is_optional;
   } needs[] = {
+      {"schedule", sizeof(purr__schedule_params_t), &plan->kernels.schedule, false},
       {"schedule_count", sizeof(purr__schedule_params_t), &plan->kernels.schedule_count, false},
       {"schedule_place", sizeof(purr__schedule_params_t), &plan->kernels.schedule_place, false},
       {"gate_up", sizeof(purr__gemm_params_t), &plan->kernels.gate_up, false},

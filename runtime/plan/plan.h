@@ -94,7 +94,8 @@ typedef struct purr__mega_variant {
 
 /* The kernels of a GPU plan. The tma ones are NULL where the device has none. */
 typedef struct purr__plan_kernels {
-  const struct purr__kernel *schedule_count, *schedule_place, *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
+  const struct purr__kernel *schedule, *schedule_count, *schedule_place;
+  const struct purr__kernel *gate_up, *down, *gate_up_tma, *down_tma, *slot_sum;
   const struct purr__kernel *exchange, *barrier; /* used when R > 1 */
   const struct purr__kernel *unit_list;
   purr__mega_variant_t forward; /* of the mega backend; which one says forward_choice.def */

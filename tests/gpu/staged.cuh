@@ -18,6 +18,7 @@
 extern "C" {
 __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params);
 __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params);
+__global__ void purr_schedule(const __grid_constant__ purr__schedule_params_t params);
 __global__ void purr_gate_up(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_down(const __grid_constant__ purr__gemm_params_t params);
 __global__ void purr_gate_up_wgmma(const __grid_constant__ purr__gemm_tma_params_t params);
@@ -439,7 +440,8 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
     p.own = l.ids;
     p.sources = l.sources;
     p.num_ranks = l.num_ranks;
-    p.chunks_per_rank = purr__schedule_chunks(l.max_tokens * l.top_k, l.num_ranks);
+    const int64_t most_tokens = l.num_ranks > 1 ? l.max_tokens : l.num_tokens;
+    p.chunks_per_rank = purr__schedule_chunks(most_tokens * l.top_k, l.num_ranks);
     p.top_k = l.top_k;
     p.num_experts = l.num_experts;
     p.num_local_experts = l.num_experts / l.num_ranks;
@@ -452,9 +454,14 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
     if (p.order.units != nullptr) p.order.num_sync_words = (int)num_sync_words(l);
     const int blocks = p.num_ranks * p.chunks_per_rank, threads = PURR__SCHEDULE_WARPS * 32;
     const int shared = (int)purr__schedule_shared_bytes(p.num_local_experts, PURR__SCHEDULE_WARPS);
-    if ((error = launch(purr_schedule_count, blocks, threads, shared, p, stream)) != cudaSuccess) return error;
-    if ((error = launch(purr_schedule_place, blocks, threads, shared, p, stream)) != cudaSuccess) return error;
-    *num_launches += 2;
+    if (blocks == 1) {
+      error = launch(purr_schedule, 1, PURR__SCHEDULE_ALONE_WARPS * 32, shared, p, stream);
+    } else {
+      error = launch(purr_schedule_count, blocks, threads, shared, p, stream);
+      if (error == cudaSuccess) error = launch(purr_schedule_place, blocks, threads, shared, p, stream);
+    }
+    if (error != cudaSuccess) return error;
+    *num_launches += blocks == 1 ? 1 : 2;
   }
   if (l.kernels >= kMega) {
     if ((l.stages | kTogether) != kAll) return cudaSuccess;

@@ -367,16 +367,16 @@ static void stages_of_a_layer(void) {
     double alpha, offset, limit;
     unsigned launches;
   } cases[] = {
-      {"", 1.0, 0.0, 0.0, 5},
-      {"kernels:\n  activation: swiglu_kernel\n", 1.0, 0.0, 0.0, 6},
-      {"swiglu_limit: 0.5\nkernels:\n  activation: swiglu_kernel\n", 1.0, 0.0, 0.5, 6},
-      {"swiglu_limit: 7\nkernels:\n  activation: gpt_oss_kernel\n", 1.702, 1.0, 7.0, 6},
-      {"kernels:\n  activation: swiglu_kernel\n  grouped_gemm: grouped_gemm_kernel\n", 1.0, 0.0, 0.0, 7},
+      {"", 1.0, 0.0, 0.0, 4},
+      {"kernels:\n  activation: swiglu_kernel\n", 1.0, 0.0, 0.0, 5},
+      {"swiglu_limit: 0.5\nkernels:\n  activation: swiglu_kernel\n", 1.0, 0.0, 0.5, 5},
+      {"swiglu_limit: 7\nkernels:\n  activation: gpt_oss_kernel\n", 1.702, 1.0, 7.0, 5},
+      {"kernels:\n  activation: swiglu_kernel\n  grouped_gemm: grouped_gemm_kernel\n", 1.0, 0.0, 0.0, 6},
       {"swiglu_limit: 7\nkernels:\n  activation: gpt_oss_kernel\n  grouped_gemm: grouped_gemm_kernel\n", 1.702, 1.0,
-       7.0, 7},
-      {"kernels:\n  combine: combine_kernel\n", 1.0, 0.0, 0.0, 6},
+       7.0, 6},
+      {"kernels:\n  combine: combine_kernel\n", 1.0, 0.0, 0.0, 5},
       {"kernels:\n  activation: swiglu_kernel\n  grouped_gemm: grouped_gemm_kernel\n  combine: combine_kernel\n", 1.0,
-       0.0, 0.0, 8},
+       0.0, 0.0, 7},
   };
   static purr__bf16_t out[TOKENS * HIDDEN], again[TOKENS * HIDDEN], untouched[TOKENS * HIDDEN];
   static double wanted[TOKENS * HIDDEN];

@@ -1,5 +1,5 @@
-/* The forward pass of the mega backend: four launches, also with a schedule that was built before; seven where there
- * are other ranks. */
+/* The forward pass of the mega backend: four launches, also with a schedule that was built before; three where there
+ * are few tokens; seven where there are other ranks. */
 #include "backends/mega/mega.h"
 #include "plan/units.h"
 
@@ -183,7 +183,7 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   const bool has_peers = plan->layer.num_ranks > 1, begins_with_exchange = has_peers || call->schedule != NULL;
   purr__device_status_t *found = purr__staged_status(plan, &table);
   const purr__turn_t turn =
-      purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(plan),
+      purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(base),
                         purr__staged_sum_blocks(base));
   if (begins_with_exchange) status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
   if (status == PURR_STATUS_OK && has_peers)

@@ -1,5 +1,5 @@
-/* The forward pass of the staged backend: five launches, eight where there are other ranks, four and seven with a
- * schedule that was built before. */
+/* The forward pass of the staged backend: five launches, four where there are few tokens; eight where there are other
+ * ranks; four and seven with a schedule that was built before. */
 #include "backends/staged/staged.h"
 #include "plan/stages.h"
 
@@ -26,8 +26,11 @@ purr_status_t purr__staged_end_turn(const purr__call_t *call, purr_status_t stat
 
 /* ---- schedule ---- */
 
-int32_t purr__staged_num_chunks(const purr_plan_t *plan) {
-  return purr__schedule_chunks(plan->layer.max_tokens * plan->layer.top_k, plan->layer.num_ranks);
+/* How many tokens other ranks have, only the device knows. */
+int32_t purr__staged_num_chunks(const purr__call_t *call) {
+  const purr_layer_desc_t *layer = &call->plan->layer;
+  const int64_t num_tokens = layer->num_ranks > 1 ? layer->max_tokens : call->num_tokens;
+  return purr__schedule_chunks(num_tokens * layer->top_k, layer->num_ranks);
 }
 
 purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
@@ -35,12 +38,11 @@ purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, c
                                                      const purr__table_t *table) {
   const purr_plan_t *plan = call->plan;
   const bool has_peers = plan->layer.num_ranks > 1;
-  const int32_t chunks = purr__staged_num_chunks(plan);
   const char *own = call->workspace->memory, *at = (const char *)table->header;
   return (purr__schedule_params_t){.own = purr__staged_ids(topk_ids, call->num_tokens),
                                    .sources = purr__staged_sources(call->workspace),
                                    .num_ranks = plan->layer.num_ranks,
-                                   .chunks_per_rank = chunks,
+                                   .chunks_per_rank = purr__staged_num_chunks(call),
                                    .top_k = (int32_t)plan->layer.top_k,
                                    .num_experts = (int32_t)plan->layer.num_experts,
                                    .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
@@ -55,8 +57,8 @@ purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, c
                                    .turn = *turn};
 }
 
-/* Counts and places: two launches, of a forward or the building of a schedule alone. With one rank the first takes the
- * workspace. */
+/* Counts and places, of a forward or the building of a schedule alone: two launches, or one where that is one block's
+ * work. With one rank the first takes the workspace. */
 purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
                                        const purr__view_t *topk_ids, const purr__table_t *table,
                                        const purr__unit_order_t *order, purr_error_t *err) {
@@ -64,14 +66,19 @@ purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__tur
   const bool has_peers = plan->layer.num_ranks > 1;
   purr__schedule_params_t params = purr__staged_schedule_params(call, turn, is_forward, topk_ids, table);
   if (order != NULL) params.order = *order;
-  params.turn.place = has_peers ? 0 : PURR__TURN_FIRST;
+  const int32_t first = has_peers ? 0 : PURR__TURN_FIRST, last = has_peers || is_forward ? 0 : PURR__TURN_LAST;
   const purr__launch_t launch = {
-      .grid = {(uint32_t)(plan->layer.num_ranks * purr__staged_num_chunks(plan)), 1, 1},
+      .grid = {(uint32_t)(params.num_ranks * params.chunks_per_rank), 1, 1},
       .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
       .stream = call->stream};
+  if (launch.grid[0] == 1) {
+    params.turn.place = first | last;
+    return purr__kernel_launch(plan->kernels.schedule, &launch, &params, err);
+  }
+  params.turn.place = first;
   purr_status_t status = purr__kernel_launch(plan->kernels.schedule_count, &launch, &params, err);
   if (status != PURR_STATUS_OK) return status;
-  params.turn.place = has_peers || is_forward ? 0 : PURR__TURN_LAST;
+  params.turn.place = last;
   return purr__kernel_launch(plan->kernels.schedule_place, &launch, &params, err);
 }
 
@@ -286,7 +293,7 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   purr__device_status_t *found = purr__staged_status(plan, &table);
   const bool begins_with_exchange = has_peers || call->schedule != NULL;
   const purr__turn_t turn =
-      purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(plan),
+      purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(base),
                         purr__staged_sum_blocks(base));
   purr_status_t status = purr__trace_launches_start(call->trace, base->stream, err);
   if (status == PURR_STATUS_OK && begins_with_exchange)
@@ -375,7 +382,7 @@ static purr_status_t enqueue_schedule(const purr__schedule_call_t *call, const p
                                       const purr__unit_order_t *order, purr_error_t *err) {
   const purr__call_t *base = &call->base;
   const bool has_peers = base->plan->layer.num_ranks > 1;
-  const int32_t chunks = purr__staged_num_chunks(base->plan);
+  const int32_t chunks = purr__staged_num_chunks(base);
   const purr__turn_t turn =
       purr__staged_turn(base, has_peers ? purr__staged_exchange_blocks(base) : chunks, has_peers ? 1 : chunks);
   purr_status_t status = PURR_STATUS_OK;

@@ -1,6 +1,6 @@
 /* The staged backend: one kernel for each stage, for any GPU from sm_80 on. Forward, BF16.
  *
- *   count, place   the routing table from the ids
+ *   count, place   the routing table from the ids; of few, both in one
  *   gate_up        rows gathered from x, SwiGLU in the epilogue; the shared expert rides along
  *   down           results scattered to their slots; likewise
  *   slot_sum       output = bf16(shared + sum of s * y)
@@ -124,13 +124,13 @@ typedef struct purr__staged_results {
 purr__staged_results_t purr__staged_results_of(const purr__forward_call_t *call);
 /* The routing table that a call fills: its own, that of saved, or the one that was built before. */
 purr__table_t purr__staged_table_of(const purr__forward_call_t *call);
-/* Blocks of the schedule. */
-int32_t purr__staged_num_chunks(const purr_plan_t *plan);
+/* Blocks of the schedule for each rank. */
+int32_t purr__staged_num_chunks(const purr__call_t *call);
 /* Parameters of the schedule's kernels; the turn's place is to be set. */
 purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
                                                      bool is_forward, const purr__view_t *topk_ids,
                                                      const purr__table_t *table);
-/* Enqueues the two kernels of the schedule, with the megakernel's order of work where that is not NULL. */
+/* Enqueues the kernels of the schedule, with the megakernel's order of work where that is not NULL. */
 purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
                                        const purr__view_t *topk_ids, const purr__table_t *table,
                                        const purr__unit_order_t *order, purr_error_t *err);
