@@ -62,24 +62,6 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* ------------------------------------------------------------------------------ kernels one after the other, sm_90 */
-
-/* Waits until the kernels in front of this one have ended and what they wrote can be read. At once where this kernel
- * was launched in the ordinary way, and so not before that. */
-__device__ __forceinline__ void griddepcontrol_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* The kernel behind this one, if it is launched to begin early, may begin once all blocks have said so, or have ended.
- * It promises nothing of what this one writes. */
-__device__ __forceinline__ void griddepcontrol_launch_dependents() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /* ------------------------------------------------------------------------------------------------- memory of a device
  */
 

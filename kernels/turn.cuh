@@ -2,30 +2,17 @@
  *
  * Calls take turns in a workspace: the first kernel of a call takes the turn word, the last gives it back. Calls in
  * stream order never notice. Calls that overlap, on two streams or in graph replays, do: the later one finds the word
- * taken, leaves the workspace alone and reports BUSY. See purr__turn_t for the word.
- *
- * Within a call a kernel may be launched to begin while the one in front of it still runs (follow, below). */
+ * taken, leaves the workspace alone and reports BUSY. See purr__turn_t for the word. */
 #ifndef PURR_TURN_CUH
 #define PURR_TURN_CUH
 
 #include "layout.h"
-#include "ptx.cuh"
 #include "purr.h"
 
 namespace turn {
 
 constexpr int kTicketShift = 40, kSignedShift = PURR__TURN_LEFT_BITS;
 constexpr unsigned long long kLeftMask = (1ull << kSignedShift) - 1, kSignedMask = PURR__TURN_MAX_FIRST;
-
-/* By all threads of a kernel, whatever they find to do: before it touches what another kernel may write, which begins
- * with the turn's word. Ahead of it stands what needs nothing of them: parameters, barriers in shared memory,
- * prefetches. Since every kernel of a call waits here, the end of one is the end of all in front of it. And a kernel
- * lets the next one begin only when its own blocks all run: blocks that begin early take no place from those they wait
- * for. */
-__device__ inline void follow() {
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
-}
 
 /* First kernel: every block, by one thread. Whether the workspace is this call's, as far as this block can tell. When a
  * holder ends in between, some blocks are too late and some are not: the call then does not own it. */

@@ -412,22 +412,14 @@ __device__ __forceinline__ void write(const purr__forward_params_t &params, Shar
 
 /* --------------------------------------------------------------------------------------------------------- kernel */
 
-/* Whether the call goes on. INTERNAL: of a block that waited too long; its pair goes on too. */
-__device__ __forceinline__ bool is_wanted(const purr__forward_params_t &params) {
-  const bool owns = turn::owns(params.turn);
-  const int status = params.status->status;
-  return owns && (status == PURR_STATUS_OK || status == PURR_STATUS_INTERNAL);
-}
-
 template <typename V>
-__device__ __forceinline__ void forward(const purr__forward_params_t &params) {
+__device__ __forceinline__ void run_units(const purr__forward_params_t &params) {
   char *dynamic_shared = ptx::dynamic_shared<char>();
   SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
   static_assert(sizeof(PullStorage) <= sizeof(SharedStorage<V>), "pulling blocks have the same shared memory");
   if (V::kPeers && (int)blockIdx.x < params.num_pull_blocks) {
-    turn::follow();
-    if (is_wanted(params)) pull<V>(params, reinterpret_cast<PullStorage *>(shared));
+    pull<V>(params, reinterpret_cast<PullStorage *>(shared));
     return;
   }
   if (threadIdx.x == 0) {
@@ -448,8 +440,6 @@ __device__ __forceinline__ void forward(const purr__forward_params_t &params) {
   }
   __syncwarp();
   ptx::cluster_sync_acq_rel(); /* no block signals one whose barriers are not there */
-  turn::follow();
-  if (!is_wanted(params)) return;
 
   const int block = (int)ptx::cluster_block_rank();
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / kWarpgroup, 0); /* uniform, as the compiler can see */
@@ -464,6 +454,13 @@ __device__ __forceinline__ void forward(const purr__forward_params_t &params) {
   }
   __syncwarp();
   ptx::cluster_sync_acq_rel(); /* no block leaves while the other may still signal it */
+}
+
+template <typename V>
+__device__ __forceinline__ void forward(const purr__forward_params_t &params) {
+  const bool owns = turn::owns(params.turn);
+  const int status = params.status->status; /* INTERNAL: of a block that waited too long; its pair goes on too */
+  if (owns && (status == PURR_STATUS_OK || status == PURR_STATUS_INTERNAL)) run_units<V>(params);
 }
 
 #endif

@@ -228,7 +228,6 @@ __device__ __forceinline__ void gather_units(const purr__gemm_tma_params_t &para
  * signals   full */
 template <typename V>
 __device__ __forceinline__ void load_units(const purr__gemm_tma_params_t &params, SharedStorage<V> *shared, int block) {
-  ptx::fence_proxy_async_global(); /* gate-up stored a, the copy engine reads it */
   const Extent extent[2] = {extent_of<V::kColumns>(params.gemm, 0), extent_of<V::kColumns>(params.gemm, 1)};
   Ring<V::kStages> ring;
   Unit unit, next;
@@ -427,6 +426,8 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
   char *dynamic_shared = ptx::dynamic_shared<char>();
   SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(
       dynamic_shared + (kAlignment - ptx::shared_address(dynamic_shared) % kAlignment) % kAlignment);
+  if (!turn::owns(params.gemm.turn) || params.gemm.status->status != 0) return;
+
   if (threadIdx.x == 0) {
     for (int s = 0; s < V::kStages; s++) {
       ptx::mbarrier_init(&shared->full[s], kRole == Role::kGateUp ? kWarpgroup + 1 : 1);
@@ -436,8 +437,6 @@ __device__ __forceinline__ void grouped_gemm(const purr__gemm_tma_params_t &para
   }
   __syncwarp();
   ptx::cluster_sync_acq_rel(); /* no block signals one whose barriers are not there */
-  turn::follow();
-  if (!turn::owns(params.gemm.turn) || params.gemm.status->status != 0) return;
 
   const int block = (int)ptx::cluster_block_rank(), warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {

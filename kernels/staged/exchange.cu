@@ -13,7 +13,6 @@
  * writes  its symmetric memory: tokens, ids as int32, number of tokens, tag. An id that does not fit in int32 becomes
  *         the nearest that does: it is out of range all the same */
 extern "C" __global__ void purr_exchange(const __grid_constant__ purr__exchange_params_t params) {
-  turn::follow();
   __shared__ bool is_ours;
   if (threadIdx.x == 0) is_ours = turn::take(params.turn);
   __syncthreads();

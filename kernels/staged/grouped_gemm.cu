@@ -220,7 +220,6 @@ template <typename V>
 __device__ __forceinline__ void grouped_gemm(const purr__gemm_params_t &params) {
   char *dynamic_shared = ptx::dynamic_shared<char, 1024>();
   SharedStorage<V> *shared = reinterpret_cast<SharedStorage<V> *>(dynamic_shared);
-  turn::follow();
   if (!turn::owns(params.turn) || params.status->status != 0) return;
 
   const int warp = threadIdx.x / 32, warp_row = warp / V::kWarpColumns, warp_column = warp % V::kWarpColumns;

@@ -259,7 +259,6 @@ __device__ void place(const purr__schedule_params_t &params) {
  * reads   all ids
  * writes  chunk_count, chunk_bad: this block's row */
 extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__schedule_params_t params) {
-  turn::follow();
   if (params.turn.place != PURR__TURN_FIRST && !turn::owns(params.turn)) return;
   if (params.header != nullptr && params.header->broken != 0) return;
   int32_t *count = ptx::dynamic_shared<int32_t>(); /* [E_l] */
@@ -275,7 +274,6 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
  * writes  its part's rows of the table and the padding and tiles of some experts; block 0 also the header, the
  * per-expert arrays and the status. After a bad id the status alone */
 extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
-  turn::follow();
   if (turn::owns(params.turn))
     place(params);
   else if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -291,7 +289,6 @@ extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__sch
  * writes  what the two write */
 extern "C" __global__ void __launch_bounds__(PURR__SCHEDULE_ALONE_WARPS * 32)
     purr_schedule(const __grid_constant__ purr__schedule_params_t params) {
-  turn::follow();
   const Shared shared = shared_memory(params.num_local_experts);
   for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) shared.before[e] = 0;
   int bad;
@@ -309,7 +306,6 @@ extern "C" __global__ void __launch_bounds__(PURR__SCHEDULE_ALONE_WARPS * 32)
  * reads   the table
  * writes  the units and where their blocks meet */
 extern "C" __global__ void purr_unit_list(const __grid_constant__ purr__schedule_params_t params) {
-  turn::follow();
   if (!turn::owns(params.turn)) return;
   /* The status is the schedule's own: a wait that took too long in an earlier call is over. */
   const int32_t status = *(volatile int32_t *)&params.status->status;

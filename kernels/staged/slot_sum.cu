@@ -146,7 +146,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, PURR__SLOT_SUM_BLOCKS_PER
     for (int k = 0; k < min(params.top_k, kSlotsAhead); k++)
       ptx::prefetch_l2(row_at(params.slots, first + k, params.slots_row_stride) + column_of(piece) * 2);
   };
-  ptx::griddepcontrol_wait(); /* as turn::follow, but the kernel behind is not of this call: it finds the call ended */
   const bool is_there = params.slots == nullptr;
   if (!is_there) prefetch(blockIdx.x);
   const bool owns = turn::owns(params.turn);

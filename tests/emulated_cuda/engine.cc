@@ -41,7 +41,7 @@ struct Graph {
 
 struct Stream {
   std::deque<Work> work;
-  size_t num_launched = 0; /* kernels, from the first work on, that have begun */
+  bool is_launched = false; /* the first one's kernel */
   std::shared_ptr<Graph> capture;
 };
 
@@ -66,18 +66,7 @@ std::shared_ptr<Grid> copy_of(const Grid &from) {
   grid->block = from.block;
   grid->cluster = from.cluster;
   grid->shared_bytes = from.shared_bytes;
-  grid->may_overlap = from.may_overlap;
   return grid;
-}
-
-/* Begins the first work's kernel, and those behind it that need not wait for its end. */
-void launch(Stream &stream) {
-  for (size_t &i = stream.num_launched; i < stream.work.size() && stream.work[i].kind == Work::kLaunch; i++) {
-    Grid &next = *stream.work[i].grid;
-    if (i > 0 && !(next.may_overlap && stream.work[i - 1].grid->lets_next_begin())) return;
-    if (i > 0) next.in_front = stream.work[i - 1].grid;
-    engine->machine->add(stream.work[i].grid);
-  }
 }
 
 /* Does the first work of a stream as far as it can be done; true when it is over. */
@@ -105,7 +94,8 @@ bool advance(Stream &stream) {
       return (int32_t)(*static_cast<const volatile uint32_t *>(work.from) - work.value) >= 0;
     case Work::kLaunch:
       if (engine->has_failed) return true;
-      launch(stream);
+      if (!stream.is_launched) engine->machine->add(work.grid);
+      stream.is_launched = !work.grid->is_done();
       if (work.grid->is_done() && !work.grid->failure.empty()) engine->has_failed = true;
       return work.grid->is_done();
   }
@@ -123,7 +113,7 @@ void run() {
           break;
         }
         entry.second.work.pop_front();
-        if (entry.second.num_launched > 0) entry.second.num_launched--;
+        entry.second.is_launched = false;
         advanced = true;
       }
     if (advanced) engine->done.notify_all();
@@ -196,7 +186,6 @@ int engine_launch(void *stream, int device, const engine_launch_t *launch, void 
   grid->block = {launch->block[0], launch->block[1], launch->block[2]};
   grid->cluster = launch->cluster[0] > 0 ? launch->cluster[0] : kernel->cluster;
   grid->shared_bytes = launch->shared_bytes;
-  grid->may_overlap = launch->may_overlap != 0;
   const int resident = engine->machine->num_sms() * Machine::blocks_per_sm(grid->block.count(), grid->shared_bytes);
   if (grid->grid.count() == 0 || grid->block.count() == 0 || grid->grid.x % grid->cluster != 0 || resident == 0 ||
       (int)grid->cluster > engine->machine->num_sms())

@@ -25,16 +25,12 @@ struct Grid {
   Dim grid, block;
   unsigned cluster = 1;
   size_t shared_bytes = 0;
-  bool may_overlap = false; /* with the kernel in front of it in its stream */
 
-  std::shared_ptr<Grid> in_front;                 /* which still ran when this one began; it must wait for it */
   unsigned next_block = 0;                        /* that has not begun */
   std::vector<std::unique_ptr<Cluster>> clusters; /* that run */
   std::string failure;
 
   bool is_done() const { return next_block == grid.count() && clusters.empty(); }
-  /* The kernel behind it may begin: all its blocks have said so, or have ended. */
-  bool lets_next_begin() const;
 };
 
 /* The processors of all devices. */

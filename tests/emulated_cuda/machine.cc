@@ -85,9 +85,6 @@ Dim unflatten(unsigned i, const Dim &size) { return {i % size.x, i / size.x % si
 uint32_t lane_of(const Thread &thread) { return 1u << thread.rank % 32; }
 
 void leave(Thread &thread) {
-  Grid &grid = *thread.block->grid;
-  if (grid.may_overlap && !thread.has_followed && grid.failure.empty())
-    grid.failure = std::string(grid.kernel->name) + ": a thread ends that never waited for the kernel in front";
   thread.is_done = true;
   thread.warp->can_run &= ~lane_of(thread);
   thread.warp->alive--;
@@ -183,25 +180,6 @@ void wake(Block &block, const void *at) { wake(block, 0, block.threads.size(), a
 
 void wake(Cluster &cluster, const void *at) {
   for (Block *block : cluster.blocks) wake(*block, at);
-}
-
-void follow() {
-  Grid &grid = *current->block->grid;
-  while (grid.in_front != nullptr && !grid.in_front->is_done()) {
-    yield();
-    polled(&grid.in_front, 0);
-  }
-  grid.in_front = nullptr;
-  current->has_followed = true;
-}
-
-void let_next_begin() { current->block->lets_next_begin = true; }
-
-bool Grid::lets_next_begin() const {
-  for (const auto &cluster : clusters)
-    for (const Block *block : cluster->blocks)
-      if (!block->lets_next_begin && block->alive > 0) return false;
-  return next_block == grid.count();
 }
 
 void fail(const char *format, ...) {

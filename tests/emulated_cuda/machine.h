@@ -78,7 +78,6 @@ struct Thread {
   Dim index; /* threadIdx */
   int rank;  /* in the block */
   bool is_done = false;
-  bool has_followed = false; /* waited for the kernel in front */
   Wait wait;
   boost::context::fiber fiber, scheduler;
   std::vector<Wgmma> wgmmas;              /* not committed */
@@ -112,7 +111,6 @@ struct Block {
   std::vector<Warpgroup> warpgroups;
   int arrived = 0, alive = 0; /* at __syncthreads */
   uint32_t generation = 0;
-  bool lets_next_begin = false; /* the kernel behind */
 };
 
 /* Shared memory of a block begins at address 0 of its window; dynamic memory behind what a launch keeps for itself. */
@@ -160,10 +158,6 @@ void meet(Meeting &meeting, const char *what, int slot, int expected, void *oper
   for (int i = 0; i < meeting.num_slots; i++) meeting.operands[i] = nullptr;
   wake(*current->block, (size_t)(current->rank - slot), (size_t)meeting.num_slots, &meeting);
 }
-
-/* Waits for the kernel in front, where the thread's kernel began before that ended. */
-void follow();
-void let_next_begin();
 
 /* The copy engine does this some time from now. */
 void do_later(std::function<void()> work);

@@ -123,11 +123,6 @@ inline uint64_t clock_64() { return machine::nanoseconds(); }
 inline uint32_t clock_32() { return (uint32_t)machine::nanoseconds(); }
 inline uint32_t sm_id() { return (uint32_t)current->block->sm; }
 
-/* ---- kernels one after the other ---- */
-
-inline void griddepcontrol_wait() { machine::follow(); }
-inline void griddepcontrol_launch_dependents() { machine::let_next_begin(); }
-
 /* ---- elements ---- */
 
 inline float ex2_approx(float x) { return exp2f(x); }

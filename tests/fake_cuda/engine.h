@@ -13,7 +13,7 @@ extern "C" {
 typedef struct engine_launch {
   const char *kernel;
   unsigned grid[3], block[3], cluster[3], shared_bytes;
-  int is_cooperative, may_overlap;
+  int is_cooperative;
   int cc; /* compute capability of the device: major * 10 + minor */
 } engine_launch_t;
 

@@ -665,7 +665,6 @@ static CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
                                   .cluster = {launch.cluster[0], launch.cluster[1], launch.cluster[2]},
                                   .shared_bytes = launch.shared_bytes,
                                   .is_cooperative = launch.is_cooperative,
-                                  .may_overlap = launch.may_overlap,
                                   .cc = fake_cuda.cc[current_device()]};
     result = (CUresult)engine_launch(queue_of(config->hStream), current_device(), &work, params);
   }

@@ -161,7 +161,6 @@ static void four_launches(void) {
     assert_gemm(&fake->launches[1], cases[i].gate_up, cases[i].target);
     assert_gemm(&fake->launches[2], cases[i].down, cases[i].target);
     CU_ASSERT_STRING_EQUAL(fake->launches[3].kernel, "purr_slot_sum");
-    for (int l = 0; l < 4; l++) CU_ASSERT_EQUAL(fake->launches[l].may_overlap, l > 0 && cases[i].cc >= 90);
     char text[32768];
     ASSERT_OK(purr_plan_describe(plan, PURR_FORMAT_TEXT, text, sizeof text, NULL, &err));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, cases[i].words));
@@ -169,16 +168,6 @@ static void four_launches(void) {
     purr_memory_release(plan, memory, MEMORY_BYTES);
     close_plan();
   }
-}
-
-/* Nowhere where there are other ranks, whose kernels need room. */
-static void overlaps_of_one_rank_alone(void) {
-  REQUIRE_OK(open_plan(&(shape_t){64, 32, 0}, PURR_BACKEND_STAGED, 90));
-  CU_ASSERT_TRUE(purr__staged_may_overlap(&(purr__call_t){.plan = plan}));
-  plan->layer.num_ranks = 2;
-  CU_ASSERT_FALSE(purr__staged_may_overlap(&(purr__call_t){.plan = plan}));
-  plan->layer.num_ranks = 1;
-  close_plan();
 }
 
 /* A box of a weight is half of what a tile takes: in one tensor, by pointer, and of the shared expert. The map that is
@@ -307,7 +296,6 @@ static void auto_does_not_fall_to_the_host_in_silence(void) {
 int main(void) {
   return fake_cuda_test_main("the staged backend",
                              (purr_test_t[]){{"four launches", four_launches},
-                                             {"overlaps of one rank alone", overlaps_of_one_rank_alone},
                                              {"boxes of weights", boxes_of_weights},
                                              {"two SMs for each rank", two_sms_for_each_rank},
                                              {"auto falls to the host", auto_does_not_fall_to_the_host_in_silence},

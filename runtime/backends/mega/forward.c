@@ -29,13 +29,11 @@ static purr__unit_order_t order_of(const purr__call_t *call, bool traced) {
 /* The list of units of a table that is there already. */
 static purr_status_t list_units(const purr__forward_call_t *call, const purr__turn_t *turn, const purr__table_t *table,
                                 const purr__unit_order_t *order, purr_error_t *err) {
-  const bool may_overlap = purr__staged_may_overlap(&call->base) && !purr__staged_keeps_schedule(call);
   const purr_plan_t *plan = call->base.plan;
   purr__schedule_params_t params = purr__staged_schedule_params(&call->base, turn, true, &call->topk_ids, table);
   params.order = *order;
   const purr__launch_t launch = {.grid = {(uint32_t)(plan->num_local_experts / 8 + 1), 1, 1},
-                                 .stream = call->base.stream,
-                                 .may_overlap = may_overlap};
+                                 .stream = call->base.stream};
   return purr__kernel_launch(plan->kernels.unit_list, &launch, &params, err);
 }
 
@@ -143,10 +141,8 @@ static purr_status_t launch_forward(const purr__forward_call_t *call, const purr
                                     const purr__table_t *table, const purr__unit_order_t *order, void *trace,
                                     purr_error_t *err) {
   const purr_plan_t *plan = call->base.plan;
-  const purr__launch_t launch = {.grid = {(uint32_t)num_blocks(&call->base), 1, 1},
-                                 .stream = call->base.stream,
-                                 .is_cooperative = true,
-                                 .may_overlap = purr__staged_may_overlap(&call->base)};
+  const purr__launch_t launch = {
+      .grid = {(uint32_t)num_blocks(&call->base), 1, 1}, .stream = call->base.stream, .is_cooperative = true};
   purr__forward_params_t params = forward_params(call, turn, table, order);
   params.trace = trace;
   purr_status_t status = encode_operands(call, &params, err);

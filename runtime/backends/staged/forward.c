@@ -24,18 +24,6 @@ purr_status_t purr__staged_end_turn(const purr__call_t *call, purr_status_t stat
   return status;
 }
 
-/* ---- launches one after the other ---- */
-
-#define OVERLAPS true /* false: every kernel begins when the one in front of it has ended */
-
-/* The library's kernels wait for each other themselves (turn.cuh, follow), from sm_90 on. The first of a call is
- * launched in the ordinary way, and so is what stands behind a copy or a kernel of Triton's. With other ranks all are:
- * blocks that are early would take room that another rank's kernel needs, for which the kernel in front of them may
- * wait. */
-bool purr__staged_may_overlap(const purr__call_t *call) {
-  return OVERLAPS && call->plan->layer.num_ranks == 1 && call->plan->device->cc_major >= 9;
-}
-
 /* ---- schedule ---- */
 
 /* How many tokens other ranks have, only the device knows. */
@@ -79,7 +67,7 @@ purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__tur
   purr__schedule_params_t params = purr__staged_schedule_params(call, turn, is_forward, topk_ids, table);
   if (order != NULL) params.order = *order;
   const int32_t first = has_peers ? 0 : PURR__TURN_FIRST, last = has_peers || is_forward ? 0 : PURR__TURN_LAST;
-  purr__launch_t launch = {
+  const purr__launch_t launch = {
       .grid = {(uint32_t)(params.num_ranks * params.chunks_per_rank), 1, 1},
       .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
       .stream = call->stream};
@@ -91,7 +79,6 @@ purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__tur
   purr_status_t status = purr__kernel_launch(plan->kernels.schedule_count, &launch, &params, err);
   if (status != PURR_STATUS_OK) return status;
   params.turn.place = last;
-  launch.may_overlap = purr__staged_may_overlap(call);
   return purr__kernel_launch(plan->kernels.schedule_place, &launch, &params, err);
 }
 
@@ -204,10 +191,9 @@ static purr__gemm_params_t down_params(const purr__forward_call_t *call, const p
  * weights; a's are made here for down, where it lies in the workspace. */
 static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t *plain, const purr__kernel_t *tma,
                                  const purr__gemm_params_t *params, const purr__gemm_maps_t *const maps[2], bool maps_a,
-                                 bool may_overlap, purr_error_t *err) {
+                                 purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
-  purr__launch_t launch = {
-      .grid = {(uint32_t)plan->device->num_sms, 1, 1}, .stream = call->stream, .may_overlap = may_overlap};
+  purr__launch_t launch = {.grid = {(uint32_t)plan->device->num_sms, 1, 1}, .stream = call->stream};
   if (tma != NULL) launch.grid[0] = (uint32_t)purr__max(2, launch.grid[0] & ~1u); /* its blocks come in pairs */
   if (tma == NULL) return purr__kernel_launch(plain, &launch, params, err);
   purr__gemm_tma_params_t own = {.gemm = *params};
@@ -267,12 +253,8 @@ static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, cons
 purr_status_t purr__staged_sum(const purr__forward_call_t *call, const purr__turn_t *turn,
                                const purr__staged_weights_t *weights, const purr__table_t *table, purr_error_t *err) {
   const purr__call_t *base = &call->base;
-  const bool is_behind_triton = purr__stages_have(base->plan->stages, PURR__STAGE_GROUPED_GEMM) ||
-                                purr__stages_have(base->plan->stages, PURR__STAGE_COMBINE);
   purr__slot_sum_params_t params = sum_params(call, turn, weights, table);
-  const purr__launch_t launch = {.grid = {(uint32_t)purr__staged_sum_blocks(base), 1, 1},
-                                 .stream = base->stream,
-                                 .may_overlap = !is_behind_triton && purr__staged_may_overlap(base)};
+  const purr__launch_t launch = {.grid = {(uint32_t)purr__staged_sum_blocks(base), 1, 1}, .stream = base->stream};
   if (purr__stages_have(base->plan->stages, PURR__STAGE_COMBINE)) {
     purr_status_t status = purr__staged_stage_combine(call, &params, err);
     if (status != PURR_STATUS_OK) return status;
@@ -295,13 +277,9 @@ static purr_status_t launched(const purr__forward_call_t *call, int kind, purr_e
   return purr__trace_launched(call->trace, kind, call->base.stream, err);
 }
 
-bool purr__staged_keeps_schedule(const purr__forward_call_t *call) {
-  return call->schedule != NULL && call->saved != NULL;
-}
-
 purr_status_t purr__staged_keep_schedule(const purr__forward_call_t *call, purr_error_t *err) {
   const purr_plan_t *plan = call->base.plan;
-  if (!purr__staged_keeps_schedule(call)) return PURR_STATUS_OK;
+  if (call->schedule == NULL || call->saved == NULL) return PURR_STATUS_OK;
   return purr__device_copy(plan->device, purr__saved_at(call->saved, plan, PURR__SAVED_SCHEDULE),
                            call->schedule->table_memory, plan->table_bytes, call->base.stream, err);
 }
@@ -333,21 +311,19 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   const purr__gemm_params_t gate_up = gate_up_params(call, &turn, weights, &table);
   const purr__gemm_params_t down = down_params(call, &turn, weights, &table);
   const bool has_stage_gemm = purr__stages_have(plan->stages, PURR__STAGE_GROUPED_GEMM);
-  const bool has_stage_activation = purr__stages_have(plan->stages, PURR__STAGE_ACTIVATION);
-  const bool may_overlap = purr__staged_may_overlap(base);
   if (!has_stage_gemm)
     status = launch_gemm(base, plan->kernels.gate_up, plan->kernels.gate_up_tma, &gate_up,
                          (const purr__gemm_maps_t *const[]){&weights->gate_up_maps, &weights->shared_gate_up_maps},
-                         false, may_overlap && !purr__staged_keeps_schedule(call), err);
-  if (status == PURR_STATUS_OK && has_stage_activation)
+                         false, err);
+  if (status == PURR_STATUS_OK && purr__stages_have(plan->stages, PURR__STAGE_ACTIVATION))
     status = purr__staged_stage_activation(call, &gate_up, &table, err);
   if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_GATE_UP, err);
   if (status == PURR_STATUS_OK && has_stage_gemm)
     status = purr__staged_stage_gemm(call, &down, &down.problem[0].b[0], &down.problem[0].c, err);
   else if (status == PURR_STATUS_OK)
-    status = launch_gemm(base, plan->kernels.down, plan->kernels.down_tma, &down,
-                         (const purr__gemm_maps_t *const[]){&weights->down_maps, &weights->shared_down_maps}, true,
-                         may_overlap && !has_stage_activation, err);
+    status =
+        launch_gemm(base, plan->kernels.down, plan->kernels.down_tma, &down,
+                    (const purr__gemm_maps_t *const[]){&weights->down_maps, &weights->shared_down_maps}, true, err);
   if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_DOWN, err);
   if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, found, err);
   if (status == PURR_STATUS_OK && has_peers) status = launched(call, PURR__TRACE_WAIT_PEER, err);

@@ -69,10 +69,6 @@ static inline purr__turn_t purr__staged_turn_at(const purr__turn_t *turn, int32_
   return own;
 }
 
-/* Whether a kernel of the call may begin while the one in front of it still runs: the library's own, and of the same
- * call. */
-bool purr__staged_may_overlap(const purr__call_t *call);
-
 /* ---- peers.c: the other ranks, R > 1 ---- */
 /* Ranks of the workspace's group that share its device. */
 int purr__staged_num_on_device(const purr_workspace_t *workspace);
@@ -138,8 +134,7 @@ purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, c
 purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
                                        const purr__view_t *topk_ids, const purr__table_t *table,
                                        const purr__unit_order_t *order, purr_error_t *err);
-/* Whether a schedule that was built before is copied to saved: where there are both. Enqueues that. */
-bool purr__staged_keeps_schedule(const purr__forward_call_t *call);
+/* Enqueues a copy of a schedule that was built before to saved, where there are both. */
 purr_status_t purr__staged_keep_schedule(const purr__forward_call_t *call, purr_error_t *err);
 /* Enqueues the sum over slots, which ends the call; how many blocks it has. */
 purr_status_t purr__staged_sum(const purr__forward_call_t *call, const purr__turn_t *turn,
