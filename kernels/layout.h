@@ -76,6 +76,18 @@ typedef struct purr__device_rank_header {
   int32_t told;       /* the same, from a peer that found it; heard by the next barrier */
 } purr__device_rank_header_t;
 
+/* purr_barrier, and purr_schedule where it waits for the other ranks itself. */
+typedef struct purr__barrier_params {
+  void *const *ranks;   /* device [R]: each rank's symmetric memory */
+  int64_t words_offset; /* of the barrier words there: uint64 [R] */
+  purr__device_rank_header_t *header;
+  purr__device_status_t *status; /* gets PEER_FAILED; may be NULL */
+  int32_t *group_broken;         /* page-locked: gets 1 + the rank that did not come */
+  int64_t timeout_ns;
+  int32_t rank, num_ranks;
+  purr__turn_t turn;
+} purr__barrier_params_t;
+
 /* The head of a routing table: runtime/schedule/table.h, purr__table_header_t. */
 typedef struct purr__device_table_header {
   int64_t num_rows, num_padded_rows;
@@ -177,8 +189,8 @@ static inline
 }
 
 /* purr_schedule_count, purr_schedule_place. A grid of num_ranks * chunks_per_rank blocks; block r * chunks_per_rank + c
- * looks at the c-th part of rank r's slots. Where that is one block of one rank: purr_schedule, which does what both
- * do and needs no scratch. */
+ * looks at the c-th part of rank r's slots. Where that is one block, or one cluster of blocks: purr_schedule, which
+ * does what both do. */
 typedef struct purr__schedule_params {
   purr__ids_t own;            /* read when sources is NULL, which is allowed for num_ranks == 1 */
   const purr__ids_t *sources; /* [num_ranks], device memory */
@@ -193,9 +205,10 @@ typedef struct purr__schedule_params {
   const purr__device_rank_header_t *header; /* this rank's, or NULL: when it is broken nothing is read */
   uint64_t tag;                             /* of this call, held against the other ranks' */
   int32_t table_is_own;                     /* 1: table and status lie outside the workspace, and hear of BUSY */
-  int32_t reserved;
+  int32_t num_pieces;                       /* of a block's part, each placed by a warp; no more than warps */
   purr__turn_t turn;
-  purr__unit_order_t order; /* of the megakernel's units; its tile_rows also counts in the table's tiles */
+  purr__unit_order_t order;       /* of the megakernel's units; its tile_rows also counts in the table's tiles */
+  purr__barrier_params_t meeting; /* of purr_schedule, before it reads anything; num_ranks 0: there was one */
 } purr__schedule_params_t;
 
 #define PURR__SCHEDULE_CHUNK_SLOTS 1024
@@ -209,14 +222,43 @@ static inline int32_t purr__schedule_chunks(int64_t slots_per_rank, int32_t num_
   return chunks < 1 ? 1 : (int32_t)chunks;
 }
 
-#define PURR__SCHEDULE_WARPS 8        /* of a block that place slots; others only help with the rest */
-#define PURR__SCHEDULE_ALONE_WARPS 32 /* of purr_schedule */
+#define PURR__SCHEDULE_WARPS 8 /* of the two, a piece each */
+#define PURR__SCHEDULE_TOGETHER_WARPS 32
+#define PURR__SCHEDULE_TOGETHER_PIECES 16
+#define PURR__SCHEDULE_TOGETHER_BLOCKS 8        /* most that every device takes as a cluster */
+#define PURR__SCHEDULE_TOGETHER_PART_SLOTS 8192 /* most of a block, where there are several */
 
-/* Dynamic shared memory of a schedule kernel with `warps` warps: four tables over the local experts and one per warp
- * that places. The host takes PURR__SCHEDULE_WARPS, or fewer where the device has less shared memory than that needs.
- */
-static inline int64_t purr__schedule_shared_bytes(int64_t num_local_experts, int64_t warps) {
-  return num_local_experts * (warps + 4) * (int64_t)sizeof(int32_t);
+/* Dynamic shared memory of a schedule kernel: four tables over the local experts, one for each piece, and where the two
+ * are together the experts of the part's slots. */
+static inline int64_t purr__schedule_shared_bytes(int64_t num_local_experts, int64_t num_pieces, int64_t part_slots) {
+  return num_local_experts * (num_pieces + 4) * (int64_t)sizeof(int32_t) + part_slots * (int64_t)sizeof(uint16_t);
+}
+
+/* How the schedule is launched. */
+typedef struct purr__schedule_shape {
+  int32_t is_together; /* purr_schedule; its blocks are one cluster */
+  int32_t chunks_per_rank, num_pieces;
+  int64_t shared_bytes;
+} purr__schedule_shape_t;
+
+/* Together where the slots are few enough: for one block, or for a cluster of `most_blocks` at most. */
+static inline purr__schedule_shape_t purr__schedule_shape(int64_t slots_per_rank, int32_t num_ranks,
+                                                          int64_t num_local_experts, int32_t most_blocks,
+                                                          int64_t most_shared_bytes) {
+  const int32_t chunks = purr__schedule_chunks(slots_per_rank, num_ranks);
+  purr__schedule_shape_t together = {1, 1, PURR__SCHEDULE_TOGETHER_PIECES, 0};
+  while (2 * together.chunks_per_rank <= chunks && 2 * together.chunks_per_rank * num_ranks <= most_blocks)
+    together.chunks_per_rank *= 2;
+  const int64_t part = (slots_per_rank + together.chunks_per_rank - 1) / together.chunks_per_rank;
+  const int32_t blocks = together.chunks_per_rank * num_ranks;
+  const int64_t most_slots = blocks > 1 ? PURR__SCHEDULE_TOGETHER_PART_SLOTS : PURR__SCHEDULE_CHUNK_SLOTS;
+  together.shared_bytes = purr__schedule_shared_bytes(num_local_experts, together.num_pieces, part);
+  if (blocks <= most_blocks && part <= most_slots && num_local_experts < UINT16_MAX &&
+      together.shared_bytes <= most_shared_bytes)
+    return together;
+  const purr__schedule_shape_t apart = {0, chunks, PURR__SCHEDULE_WARPS,
+                                        purr__schedule_shared_bytes(num_local_experts, PURR__SCHEDULE_WARPS, 0)};
+  return apart;
 }
 
 /* --------------------------------------------------------------------------------------------------- grouped GEMM */
@@ -387,18 +429,6 @@ typedef struct purr__exchange_params {
   purr__turn_t turn;
 } purr__exchange_params_t;
 
-/* purr_barrier */
-typedef struct purr__barrier_params {
-  void *const *ranks;   /* device [R]: each rank's symmetric memory */
-  int64_t words_offset; /* of the barrier words there: uint64 [R] */
-  purr__device_rank_header_t *header;
-  purr__device_status_t *status; /* gets PEER_FAILED; may be NULL */
-  int32_t *group_broken;         /* page-locked: gets 1 + the rank that did not come */
-  int64_t timeout_ns;
-  int32_t rank, num_ranks;
-  purr__turn_t turn;
-} purr__barrier_params_t;
-
 /* ----------------------------------------------------------------------------------------------- MXFP8 quantiser */
 
 /* purr_quantize_mxfp8: BF16 to MXFP8, blocks of 32 along the row. A grid of (column groups, row groups, slices); see
@@ -440,7 +470,7 @@ static_assert(sizeof(purr__unit_sync_t) == 64, "layout");
 static_assert(sizeof(purr__unit_tile_sync_t) == 16, "layout");
 static_assert(offsetof(purr__schedule_params_t, order) == 224, "layout");
 static_assert(sizeof(purr__unit_order_t) == 56, "layout");
-static_assert(sizeof(purr__schedule_params_t) == 280, "layout");
+static_assert(sizeof(purr__schedule_params_t) == 368, "layout");
 static_assert(offsetof(purr__schedule_params_t, chunk_count) == 88, "layout");
 static_assert(offsetof(purr__schedule_params_t, status) == 160, "layout");
 static_assert(sizeof(purr__rows_t) == 32, "layout");

@@ -10,6 +10,7 @@
 /* The host's pass over a .cu file sees everything. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define PURR_HAS_MBARRIER 1
+#define PURR_HAS_CLUSTERS 1
 #endif
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PURR_HAS_WGMMA 1

@@ -46,6 +46,7 @@ struct Place {
 __device__ __forceinline__ void write(purr__unit_t *first, const Rows &rows, int tile_base, int from, int to,
                                       int expert, int num_pairs, int kind) {
   const int height = purr__unit_tile_height(rows.count, rows.num_tiles);
+#pragma unroll 1
   for (int i = threadIdx.x % 32; i < (to - from) * num_pairs; i += 32) {
     const int tile = from + i % (to - from), row = tile * height;
     first[i] = {rows.first + row,
@@ -64,10 +65,13 @@ __device__ __forceinline__ void write_expert(const Place &place, const Rows &row
   for (int from = rows.tiles_before; from < end;) {
     const int batch = from / batch_tiles, to = min((batch + 1) * batch_tiles, end);
     const int before = from - batch * batch_tiles; /* tiles of the minibatch */
-    write(order.units + place.gate_up(batch) + before * order.gate_up_pairs, rows, rows.tiles_before,
-          from - rows.tiles_before, to - rows.tiles_before, expert, order.gate_up_pairs, PURR__UNIT_GATE_UP);
-    write(order.units + place.down(batch) + before * order.down_pairs, rows, rows.tiles_before,
-          from - rows.tiles_before, to - rows.tiles_before, expert, order.down_pairs, PURR__UNIT_DOWN);
+#pragma unroll 1
+    for (int down = 0; down < 2; down++) {
+      const int pairs = down ? order.down_pairs : order.gate_up_pairs;
+      write(order.units + (down ? place.down(batch) : place.gate_up(batch)) + before * pairs, rows, rows.tiles_before,
+            from - rows.tiles_before, to - rows.tiles_before, expert, pairs,
+            down ? PURR__UNIT_DOWN : PURR__UNIT_GATE_UP);
+    }
     from = to;
   }
 }
@@ -77,10 +81,11 @@ __device__ __forceinline__ void write_shared(const Place &place) {
   const purr__unit_order_t &order = place.order;
   const Rows rows = {0, order.num_tokens, 0, order.num_shared_tiles};
   if (rows.num_tiles == 0) return;
-  write(order.units, rows, place.num_tiles, 0, rows.num_tiles, 0, order.shared_gate_up_pairs,
-        PURR__UNIT_SHARED_GATE_UP);
-  write(order.units + place.shared_down(), rows, place.num_tiles, 0, rows.num_tiles, 0, order.down_pairs,
-        PURR__UNIT_SHARED_DOWN);
+#pragma unroll 1
+  for (int down = 0; down < 2; down++)
+    write(order.units + (down ? place.shared_down() : 0), rows, place.num_tiles, 0, rows.num_tiles, 0,
+          down ? order.down_pairs : order.shared_gate_up_pairs,
+          down ? PURR__UNIT_SHARED_DOWN : PURR__UNIT_SHARED_GATE_UP);
 }
 
 /* By all threads of the grid: everything that is counted starts from zero. */
@@ -88,6 +93,7 @@ __device__ __forceinline__ void reset(const Place &place) {
   int32_t *words = reinterpret_cast<int32_t *>(place.order.sync);
   const int num_units = place.end();
   constexpr int kNumUnits = offsetof(purr__unit_sync_t, num_units) / sizeof(int32_t);
+#pragma unroll 1
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < place.order.num_sync_words; i += gridDim.x * blockDim.x)
     words[i] = i == kNumUnits ? num_units : 0;
 }

@@ -6,8 +6,12 @@
  * slots, a warp a contiguous piece of that part; blocks, warps and lanes in ascending order are the canonical order
  * (source rank, token, slot). A row number is then: begin of the expert + its slots in earlier blocks + in earlier
  * warps + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on
- * timing. */
+ * timing.
+ *
+ * Loops are left as they are: what takes time here is code that comes from memory for the first time, not running it.
+ */
 #include "layout.h"
+#include "meet_ranks.cuh"
 #include "ptx.cuh"
 #include "purr.h"
 #include "turn.cuh"
@@ -35,10 +39,10 @@ __device__ Part part_of_block(const purr__schedule_params_t &params) {
   part.ids = params.sources != nullptr ? params.sources[part.rank] : params.own;
   int64_t num_tokens = part.ids.num_tokens_at != nullptr ? *part.ids.num_tokens_at : part.ids.num_tokens;
   if (!makes_same_call(params, part.ids)) num_tokens = 0;
-  int64_t num_slots = num_tokens * params.top_k;
-  int64_t size = (num_slots + params.chunks_per_rank - 1) / params.chunks_per_rank;
-  part.begin = (int)min(chunk * size, num_slots);
-  part.end = (int)min(part.begin + size, num_slots);
+  const int num_slots = (int)num_tokens * params.top_k; /* a row's slot is 32 bits */
+  const int size = num_slots / params.chunks_per_rank + (num_slots % params.chunks_per_rank != 0);
+  part.begin = min(chunk * size, num_slots);
+  part.end = min(part.begin + size, num_slots);
   return part;
 }
 
@@ -63,11 +67,13 @@ __device__ int warp_prefix_sum(int value) {
   return value;
 }
 
-/* Counts the block's part: the slots of each local expert, and the first one with a bad id, -1 without. Whether the
- * workspace is the call's, as far as the block can tell. */
-__device__ bool count_part(const purr__schedule_params_t &params, int32_t *count, int *out_bad) {
+/* Counts the block's part: the slots of each local expert, and the first one with a bad id, -1 without; keeps the
+ * experts unless `keep` is NULL. Whether the workspace is the call's, as far as the block can tell. */
+__device__ bool count_part(const purr__schedule_params_t &params, const Part &part, int32_t *count, uint16_t *keep,
+                           int *out_bad) {
   __shared__ int first_bad;
   __shared__ bool is_ours;
+#pragma unroll 1
   for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) count[e] = 0;
   if (threadIdx.x == 0) {
     first_bad = INT32_MAX;
@@ -77,11 +83,12 @@ __device__ bool count_part(const purr__schedule_params_t &params, int32_t *count
 
   /* Beside the counting, which touches nothing of the workspace. */
   if ((params.turn.place & PURR__TURN_FIRST) != 0 && threadIdx.x == blockDim.x - 1) is_ours = turn::take(params.turn);
-  const Part part = part_of_block(params);
+#pragma unroll 4
   for (int slot = part.begin + threadIdx.x; slot < part.end; slot += blockDim.x) {
     int64_t id = load_id(part.ids, slot, params.top_k);
     if (id < -1 || id >= params.num_experts) atomicMin(&first_bad, slot);
     int expert = local_expert(params, id);
+    if (keep != nullptr) keep[slot - part.begin] = (uint16_t)expert;
     if (expert >= 0) atomicAdd(&count[expert], 1);
   }
   __syncthreads();
@@ -108,15 +115,23 @@ struct Shared {
   int32_t *begin;      /* [E_l] first row of the expert */
   int32_t *first_tile; /* [E_l] first tile of the expert */
   int32_t *next;       /* [pieces][E_l] next row that a warp gives out */
+  uint16_t *expert;    /* [slots of the part] the local expert, 0xFFFF where there is none; or NULL */
 };
 
-__device__ Shared shared_memory(int num_experts) {
-  int32_t *shared = ptx::dynamic_shared<int32_t>();
-  return {shared, shared + num_experts, shared + 2 * num_experts, shared + 3 * num_experts, shared + 4 * num_experts};
+__device__ Shared shared_memory(const purr__schedule_params_t &params, bool keeps_experts) {
+  const int num_experts = params.num_local_experts;
+  int32_t *shared = ptx::dynamic_shared<int32_t>(), *next = shared + 4 * num_experts;
+  uint16_t *expert = reinterpret_cast<uint16_t *>(next + params.num_pieces * num_experts);
+  return {shared,
+          shared + num_experts,
+          shared + 2 * num_experts,
+          shared + 3 * num_experts,
+          next,
+          keeps_experts ? expert : nullptr};
 }
 
 /* Places the block's part, once `total` and `before` are there, and writes its share of all else. */
-__device__ void place_part(const purr__schedule_params_t &params, const Shared &shared) {
+__device__ void place_part(const purr__schedule_params_t &params, const Part &part, const Shared &shared) {
   __shared__ int num_tiles;
   const int num_experts = params.num_local_experts;
   const bool has_units = params.order.units != nullptr;
@@ -126,12 +141,17 @@ __device__ void place_part(const purr__schedule_params_t &params, const Shared &
 
   /* Each warp's piece of the part, in whole warps of slots. There are not always as many as warps. */
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  const Part part = part_of_block(params);
-  const int most_pieces = min(num_warps, PURR__SCHEDULE_WARPS), num_slots = part.end - part.begin;
+  const int most_pieces = params.num_pieces, num_slots = part.end - part.begin;
   const int piece = max(1, ((num_slots + most_pieces - 1) / most_pieces + 31) / 32) * 32;
   const int num_pieces = (num_slots + piece - 1) / piece;
   const int piece_begin = min(part.begin + warp * piece, part.end), piece_end = min(piece_begin + piece, part.end);
   int32_t *next_of_warp = shared.next + warp * num_experts;
+  auto expert_of = [&](int slot) {
+    if (shared.expert == nullptr) return local_expert(params, load_id(part.ids, slot, params.top_k));
+    const int expert = shared.expert[slot - part.begin];
+    return expert == 0xFFFF ? -1 : expert;
+  };
+#pragma unroll 1
   for (int i = threadIdx.x; i < num_pieces * num_experts; i += blockDim.x) shared.next[i] = 0;
   __syncthreads();
 
@@ -140,6 +160,7 @@ __device__ void place_part(const purr__schedule_params_t &params, const Shared &
     const int of_lane = (num_experts + 31) / 32, from = min(lane * of_lane, num_experts);
     const int to = min(from + of_lane, num_experts);
     int used = 0, rows = 0, tiles = 0;
+#pragma unroll 1
     for (int e = from; e < to; e++) {
       used += shared.total[e];
       rows += rows_of(shared.total[e]);
@@ -147,6 +168,7 @@ __device__ void place_part(const purr__schedule_params_t &params, const Shared &
     }
     int row = warp_prefix_sum(rows) - rows, tile = warp_prefix_sum(tiles) - tiles;
     used = __reduce_add_sync(kAllLanes, used);
+#pragma unroll 1
     for (int e = from; e < to; e++) {
       shared.begin[e] = row;
       shared.first_tile[e] = tile;
@@ -161,13 +183,16 @@ __device__ void place_part(const purr__schedule_params_t &params, const Shared &
       *params.status = {PURR_STATUS_OK, -1, -1, -1, -1, used, row};
     }
   }
+#pragma unroll 1
   for (int slot = piece_begin + lane; slot < piece_end; slot += 32) {
-    int expert = local_expert(params, load_id(part.ids, slot, params.top_k));
+    int expert = expert_of(slot);
     if (expert >= 0) atomicAdd(&next_of_warp[expert], 1);
   }
   __syncthreads();
+#pragma unroll 1
   for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
     int row = shared.begin[e] + shared.before[e];
+#pragma unroll 1
     for (int w = 0; w < num_pieces; w++) {
       int count = shared.next[w * num_experts + e];
       shared.next[w * num_experts + e] = row;
@@ -181,9 +206,10 @@ __device__ void place_part(const purr__schedule_params_t &params, const Shared &
   __syncthreads();
 
   /* Placing: lanes with the same expert number themselves in lane order. */
+#pragma unroll 1
   for (int slot0 = piece_begin; slot0 < piece_end; slot0 += 32) {
     int slot = slot0 + lane;
-    int expert = slot < piece_end ? local_expert(params, load_id(part.ids, slot, params.top_k)) : -1;
+    int expert = slot < piece_end ? expert_of(slot) : -1;
     unsigned same = __match_any_sync(kAllLanes, expert);
     int earlier = __popc(same & ((1u << lane) - 1));
     if (expert >= 0) {
@@ -200,45 +226,58 @@ __device__ void place_part(const purr__schedule_params_t &params, const Shared &
   const units::Place place = {params.order, num_tiles};
   if (has_units) units::reset(place);
   if (has_units && blockIdx.x == gridDim.x - 1 && warp == num_warps - 1) units::write_shared(place);
+#pragma unroll 1
   for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += gridDim.x * num_warps) {
     const int begin = shared.begin[e], total = shared.total[e], first_tile = shared.first_tile[e];
+#pragma unroll 1
     for (int row = begin + total + lane; row < begin + rows_of(total); row += 32)
       params.table.row_rank[row] = params.table.row_slot[row] = -1;
     const int tiles = tiles_of(total);
+#pragma unroll 1
     for (int tile = lane; tile < tiles; tile += 32) params.table.tile_expert[first_tile + tile] = e;
     if (has_units) units::write_expert(place, {begin, total, first_tile, tiles}, e);
   }
 }
 
-/* Where many blocks have counted. */
-__device__ void place(const purr__schedule_params_t &params) {
+/* What the block has counted, for all blocks. */
+__device__ void publish(const purr__schedule_params_t &params, const int32_t *count, int bad) {
+  int32_t *out = params.chunk_count + (int64_t)blockIdx.x * params.num_local_experts;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) out[e] = count[e];
+  if (threadIdx.x == 0) params.chunk_bad[blockIdx.x] = bad;
+}
+
+/* Where all blocks have published: the sums over blocks. False, and the status is told, where nothing is to be placed.
+ */
+__device__ bool add_up(const purr__schedule_params_t &params, const Shared &shared) {
   const bool tells = blockIdx.x == 0 && threadIdx.x == 0;
   if (params.header != nullptr && params.header->broken != 0) {
     if (tells) *params.status = {PURR_STATUS_PEER_FAILED, params.header->broken - 1, -1, -1, -1, 0, 0};
-    return;
+    return false;
   }
   __shared__ int bad_block, other_rank;
   const int num_experts = params.num_local_experts, num_blocks = gridDim.x;
-  const Shared shared = shared_memory(num_experts);
 
   /* A bad id anywhere: the first block that has one has the first one. */
   if (threadIdx.x == 0) bad_block = other_rank = INT32_MAX;
   __syncthreads();
+#pragma unroll 1
   for (int r = threadIdx.x; r < params.num_ranks && params.sources != nullptr; r += blockDim.x)
     if (!makes_same_call(params, params.sources[r])) atomicMin(&other_rank, r);
+#pragma unroll 1
   for (int b = threadIdx.x; b < num_blocks; b += blockDim.x)
     if (params.chunk_bad[b] >= 0) atomicMin(&bad_block, b);
   __syncthreads();
   if (other_rank != INT32_MAX) {
     if (tells) *params.status = {PURR_STATUS_PEER_MISMATCH, other_rank, -1, -1, -1, 0, 0};
-    return;
+    return false;
   }
   if (bad_block != INT32_MAX) {
     if (tells) tell_bad_route(params, bad_block / params.chunks_per_rank, params.chunk_bad[bad_block]);
-    return;
+    return false;
   }
 
-  /* Sums over blocks. */
+#pragma unroll 1
   for (int e = threadIdx.x; e < num_experts; e += blockDim.x) {
     int sum = 0, sum_before = 0;
 #pragma unroll 8
@@ -250,7 +289,15 @@ __device__ void place(const purr__schedule_params_t &params) {
     shared.total[e] = sum;
     shared.before[e] = sum_before;
   }
-  place_part(params, shared);
+  return true;
+}
+
+/* The same where one block has counted alone: `total` is there. */
+__device__ bool add_up_alone(const purr__schedule_params_t &params, const Shared &shared, int bad) {
+#pragma unroll 1
+  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) shared.before[e] = 0;
+  if (bad >= 0 && threadIdx.x == 0) tell_bad_route(params, 0, bad);
+  return bad < 0;
 }
 
 }  // namespace
@@ -263,10 +310,7 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
   if (params.header != nullptr && params.header->broken != 0) return;
   int32_t *count = ptx::dynamic_shared<int32_t>(); /* [E_l] */
   int bad;
-  if (!count_part(params, count, &bad)) return;
-  int32_t *out = params.chunk_count + (int64_t)blockIdx.x * params.num_local_experts;
-  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) out[e] = count[e];
-  if (threadIdx.x == 0) params.chunk_bad[blockIdx.x] = bad;
+  if (count_part(params, part_of_block(params), count, nullptr, &bad)) publish(params, count, bad);
 }
 
 /* Launch 2, same grid.
@@ -274,29 +318,47 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
  * writes  its part's rows of the table and the padding and tiles of some experts; block 0 also the header, the
  * per-expert arrays and the status. After a bad id the status alone */
 extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
-  if (turn::owns(params.turn))
-    place(params);
-  else if (blockIdx.x == 0 && threadIdx.x == 0)
-    tell_busy(params);
+  const Shared shared = shared_memory(params, false);
+  const Part part = part_of_block(params);
+  if (!turn::owns(params.turn)) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) tell_busy(params);
+  } else if (add_up(params, shared)) {
+    place_part(params, part, shared);
+  }
   if (params.turn.place != PURR__TURN_LAST) return;
   __syncthreads();
   if (threadIdx.x == 0) turn::give_back(params.turn);
 }
 
-/* In place of both, in one block, for few slots of one rank: what would go through chunk_count and chunk_bad stays in
- * shared memory. Takes the workspace.
- * reads   the ids
- * writes  what the two write */
-extern "C" __global__ void __launch_bounds__(PURR__SCHEDULE_ALONE_WARPS * 32)
+/* In place of both: one block, or one cluster of blocks, whose barrier is what the end of a launch is to the two. Takes
+ * the workspace where no exchange came before; else it may stand for the barrier behind the exchange too.
+ * reads   all ids, once
+ * writes  what the two write; one block nothing to chunk_count and chunk_bad */
+extern "C" __global__ void __launch_bounds__(PURR__SCHEDULE_TOGETHER_WARPS * 32)
     purr_schedule(const __grid_constant__ purr__schedule_params_t params) {
-  const Shared shared = shared_memory(params.num_local_experts);
-  for (int e = threadIdx.x; e < params.num_local_experts; e += blockDim.x) shared.before[e] = 0;
-  int bad;
-  const bool is_ours = count_part(params, shared.total, &bad);
-  if (is_ours && bad < 0)
-    place_part(params, shared);
-  else if (threadIdx.x == 0)
-    is_ours ? tell_bad_route(params, 0, bad) : tell_busy(params);
+  const Shared shared = shared_memory(params, true);
+  int bad = -1;
+#ifdef PURR_HAS_CLUSTERS
+  if (params.meeting.num_ranks > 0) { /* then there are several blocks */
+    __shared__ int missing;
+    if (blockIdx.x == 0 && turn::owns(params.turn)) meet_ranks(params.meeting, &missing);
+    ptx::cluster_sync_acq_rel();
+  }
+#endif
+  bool is_ours = (params.turn.place & PURR__TURN_FIRST) != 0 || turn::owns(params.turn);
+  const Part part = part_of_block(params);
+  const bool counts = is_ours && (params.header == nullptr || params.header->broken == 0);
+  if (counts) is_ours = count_part(params, part, shared.total, shared.expert, &bad);
+#ifdef PURR_HAS_CLUSTERS
+  if (gridDim.x > 1) {
+    if (counts && is_ours) publish(params, shared.total, bad);
+    ptx::cluster_sync_acq_rel();
+    is_ours = turn::owns(params.turn);
+  }
+#endif
+  if (is_ours && (gridDim.x > 1 ? add_up(params, shared) : add_up_alone(params, shared, bad)))
+    place_part(params, part, shared);
+  if (!is_ours && blockIdx.x == 0 && threadIdx.x == 0) tell_busy(params);
   if ((params.turn.place & PURR__TURN_LAST) == 0) return;
   __syncthreads();
   if (threadIdx.x == 0) turn::give_back(params.turn);
@@ -315,6 +377,7 @@ extern "C" __global__ void purr_unit_list(const __grid_constant__ purr__schedule
   const units::Place place = {params.order, table.tile_begin[params.num_local_experts]};
   units::reset(place);
   const int warps = gridDim.x * (blockDim.x / 32), first = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+#pragma unroll 1
   for (int e = first; e <= params.num_local_experts; e += warps) {
     if (e == params.num_local_experts)
       units::write_shared(place);

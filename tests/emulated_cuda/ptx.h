@@ -9,6 +9,7 @@
 #define PURR_KERNELS_BULK_CUH
 #define PURR_KERNELS_SM90A_WGMMA_CUH
 #define PURR_HAS_MBARRIER 1
+#define PURR_HAS_CLUSTERS 1
 #define PURR_HAS_WGMMA 1
 
 #include "grid.h"

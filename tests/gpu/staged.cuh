@@ -170,14 +170,33 @@ inline int kernel_shared_bytes(const char *name, int arch) {
   return -1;
 }
 
+inline int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return major * 10 + minor;
+}
+
 template <typename Kernel, typename Params>
-cudaError_t launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, const Params &params, cudaStream_t stream) {
+cudaError_t launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, const Params &params, cudaStream_t stream,
+                   int cluster = 1) {
   cudaError_t error = cudaSuccess;
   if (shared_bytes > 48 * 1024)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  kernel<<<grid, threads, shared_bytes, stream>>>(params);
-  return cudaGetLastError();
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = (unsigned)cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3((unsigned)threads);
+  config.dynamicSmemBytes = (size_t)shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = cluster > 1;
+  return cudaLaunchKernelEx(&config, kernel, params);
 }
 
 inline purr__gemm_t routed(const Layer &l, bool down) {
@@ -302,11 +321,7 @@ inline cudaError_t make_maps(purr__gemm_maps_t *maps, const purr__gemm_t &g, boo
 }
 
 inline cudaError_t launch_gemm(const Layer &l, bool down, const purr__gemm_params_t &params, cudaStream_t stream) {
-  int device = 0, major = 0, minor = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  const int arch = major * 10 + minor;
+  const int arch = compute_capability();
   if (l.kernels == kWgmma) {
     purr__gemm_tma_params_t tma = {};
     tma.gemm = params;
@@ -441,7 +456,11 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
     p.sources = l.sources;
     p.num_ranks = l.num_ranks;
     const int64_t most_tokens = l.num_ranks > 1 ? l.max_tokens : l.num_tokens;
-    p.chunks_per_rank = purr__schedule_chunks(most_tokens * l.top_k, l.num_ranks);
+    const purr__schedule_shape_t shape = purr__schedule_shape(
+        most_tokens * l.top_k, l.num_ranks, l.num_experts / l.num_ranks,
+        compute_capability() >= 90 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1, 48 << 10 /* without asking for more */);
+    p.chunks_per_rank = shape.chunks_per_rank;
+    p.num_pieces = shape.num_pieces;
     p.top_k = l.top_k;
     p.num_experts = l.num_experts;
     p.num_local_experts = l.num_experts / l.num_ranks;
@@ -453,15 +472,15 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
     p.order = unit_order(l);
     if (p.order.units != nullptr) p.order.num_sync_words = (int)num_sync_words(l);
     const int blocks = p.num_ranks * p.chunks_per_rank, threads = PURR__SCHEDULE_WARPS * 32;
-    const int shared = (int)purr__schedule_shared_bytes(p.num_local_experts, PURR__SCHEDULE_WARPS);
-    if (blocks == 1) {
-      error = launch(purr_schedule, 1, PURR__SCHEDULE_ALONE_WARPS * 32, shared, p, stream);
+    const int shared = (int)shape.shared_bytes;
+    if (shape.is_together) {
+      error = launch(purr_schedule, blocks, PURR__SCHEDULE_TOGETHER_WARPS * 32, shared, p, stream, blocks);
     } else {
       error = launch(purr_schedule_count, blocks, threads, shared, p, stream);
       if (error == cudaSuccess) error = launch(purr_schedule_place, blocks, threads, shared, p, stream);
     }
     if (error != cudaSuccess) return error;
-    *num_launches += blocks == 1 ? 1 : 2;
+    *num_launches += shape.is_together ? 1 : 2;
   }
   if (l.kernels >= kMega) {
     if ((l.stages | kTogether) != kAll) return cudaSuccess;

@@ -312,9 +312,10 @@ static void ranks_that_start_early(void) {
 
 /* ---- fixture F ---- */
 
+enum { NUM_FORWARDS = 3 };
 static void *member_fixture(void *arg) {
   member_t *member = arg;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < NUM_FORWARDS; i++) {
     test_rank_poison(&member->rank);
     member->err = (purr_error_t)PURR_ERROR_INIT;
     member->status = test_rank_forward(&member->rank, &member->err);
@@ -331,7 +332,13 @@ static void fixture(int ranks, int64_t experts) {
   team_t team;
   const test_run_t run = run_with(T); /* every rank has the same tokens */
   if (!team_start(&team, context, problem, &run, ranks, 20000)) return;
+  purr_counters_t before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
+  purr_context_query_counters(context, &before, NULL);
   on_all(&team, member_fixture);
+  purr_context_query_counters(context, &after, NULL);
+  /* From sm_90 on the schedule is one launch, which the megakernel's lets wait for the other ranks too. */
+  const int of_rank = team.plans[0]->device->cc_major < 9 ? 8 : test_backend() == PURR_BACKEND_MEGA ? 5 : 7;
+  CU_ASSERT_EQUAL(after.num_launches - before.num_launches, (uint64_t)(NUM_FORWARDS * ranks * of_rank));
   int32_t ids[2 * T];
   for (int i = 0; i < 2 * T; i++) ids[i] = (int32_t)problem->ids[i];
   purr__bf16_t *expected = malloc(T * 256 * 2);

@@ -11,7 +11,13 @@
 #include "support/main.h"
 #include "support/rank.h"
 
-enum { K = 4, LIMIT = PURR__SCHEDULE_CHUNK_SLOTS / K, MAX_TOKENS = 2 * LIMIT + 88, ALONE = 0, NUM_AREAS = 3 };
+enum {
+  K = 4,
+  LIMIT = PURR__SCHEDULE_CHUNK_SLOTS / K, /* of one block */
+  CLUSTER_LIMIT = PURR__SCHEDULE_TOGETHER_BLOCKS * PURR__SCHEDULE_TOGETHER_PART_SLOTS / K,
+  MAX_TOKENS = CLUSTER_LIMIT + 1,
+  NUM_AREAS = 3
+};
 #define POISON 0xCB
 
 typedef struct area {
@@ -72,15 +78,18 @@ static void route(int64_t tokens, bool as_int64, uint64_t seed) {
 }
 
 static void put_ids(void) {
-  int64_t wide[MAX_TOKENS * K];
+  static int64_t wide[MAX_TOKENS * K];
   for (int64_t i = 0; i < num_tokens * K; i++) wide[i] = ids[i];
   if (num_tokens == 0) return;
   ASSERT_OK(purr_memory_copy(plan, device_ids, is_int64 ? (void *)wide : ids,
                              (uint64_t)(num_tokens * K) * (is_int64 ? sizeof wide[0] : sizeof ids[0]), &err));
 }
 
-/* All that the schedule writes, one area after the other: by one launch (ALONE), or by two with so many blocks. */
-static char *run(int32_t chunks, bool has_units) {
+/* Blocks that one launch can have. */
+static int32_t most_blocks(void) { return plan->device->cc_major >= 9 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1; }
+
+/* All that the schedule writes, one area after the other: with so many blocks, by one launch or by two. */
+static char *run(bool is_together, int32_t chunks, bool has_units) {
   uint64_t bytes = 0, at = 0;
   for (int i = 0; i < NUM_AREAS; i++) bytes += areas[i].bytes;
   char *image = malloc(bytes);
@@ -93,7 +102,8 @@ static char *run(int32_t chunks, bool has_units) {
       .data = device_ids, .dtype = is_int64 ? PURR_DTYPE_INT64 : PURR_DTYPE_INT32, .row_stride = K, .column_stride = 1};
   const purr__table_t table = purr__table_at(plan, areas[0].device);
   purr__schedule_params_t params = purr__staged_schedule_params(&call, &(purr__turn_t){0}, false, &view, &table);
-  params.chunks_per_rank = chunks == ALONE ? 1 : chunks;
+  params.chunks_per_rank = chunks;
+  params.num_pieces = is_together ? PURR__SCHEDULE_TOGETHER_PIECES : PURR__SCHEDULE_WARPS;
   if (plan->backend == PURR_BACKEND_MEGA)
     params.order = purr__unit_order_of(plan, num_tokens, plan->kernels.forward.tile_rows);
   if (has_units) {
@@ -101,11 +111,13 @@ static char *run(int32_t chunks, bool has_units) {
     params.order.sync = (purr__unit_sync_t *)areas[2].device;
     params.order.num_sync_words = (int32_t)(areas[2].bytes / sizeof(int32_t));
   }
-  const purr__launch_t launch = {
-      .grid = {(uint32_t)params.chunks_per_rank, 1, 1},
-      .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS)};
+  const int64_t part = is_together ? (num_tokens * K + chunks - 1) / chunks : 0;
+  purr__launch_t launch = {
+      .grid = {(uint32_t)chunks, 1, 1},
+      .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, params.num_pieces, part)};
+  for (int i = 0; i < 3 && is_together && chunks > 1; i++) launch.cluster[i] = launch.grid[i];
   ASSERT_OK(purr__device_enter(plan->device, &err));
-  if (chunks == ALONE) {
+  if (is_together) {
     ASSERT_OK(purr__kernel_launch(plan->kernels.schedule, &launch, &params, &err));
   } else {
     ASSERT_OK(purr__kernel_launch(plan->kernels.schedule_count, &launch, &params, &err));
@@ -135,15 +147,17 @@ static void compare_with_host(char *image) {
   free(memory);
 }
 
-/* One launch, which the host's table vouches for, and two. */
+/* One launch of one block, which the host's table vouches for, and of more; and two. */
 static void compare(void) {
   uint64_t bytes = 0;
   for (int i = 0; i < NUM_AREAS; i++) bytes += areas[i].bytes;
   for (int has_units = 0; has_units <= (plan->backend == PURR_BACKEND_MEGA); has_units++) {
-    char *alone = run(ALONE, has_units);
+    char *alone = run(true, 1, has_units);
     compare_with_host(alone);
-    for (int32_t chunks = 1; chunks <= 3; chunks += 2) {
-      char *image = run(chunks, has_units);
+    for (int i = 0; i < 7; i++) {
+      const int32_t chunks = (int32_t[]){1, 3, 2, 3, 4, 7, 8}[i];
+      if (i >= 2 && chunks > most_blocks()) continue;
+      char *image = run(i >= 2, chunks, has_units);
       CU_ASSERT_EQUAL(memcmp(alone, image, bytes), 0);
       free(image);
     }
@@ -177,7 +191,7 @@ static void bad_ids(void) {
   for (int i = 0; i < 4; i++) {
     route(LIMIT, i % 2 == 0, (uint64_t)i + 1);
     ids[FIRST] = ids[FIRST + 1] = ids[LIMIT * K - 1] = bad[i];
-    char *alone = run(ALONE, plan->backend == PURR_BACKEND_MEGA);
+    char *alone = run(true, 1, plan->backend == PURR_BACKEND_MEGA);
     const purr__table_t table = purr__table_at(plan, alone);
     const purr__device_status_t *found = purr__staged_status(plan, &table);
     CU_ASSERT(found->status == PURR_STATUS_BAD_ROUTE && found->rank == 0);
@@ -185,8 +199,8 @@ static void bad_ids(void) {
     for (uint64_t b = 0; b < bytes; b++)
       if (alone + b < (const char *)found || alone + b >= (const char *)(found + 1))
         CU_ASSERT_EQUAL_FATAL((unsigned char)alone[b], POISON);
-    for (int32_t chunks = 1; chunks <= 3; chunks += 2) {
-      char *image = run(chunks, plan->backend == PURR_BACKEND_MEGA);
+    for (int is_together = 0; is_together <= (most_blocks() >= 3); is_together++) {
+      char *image = run(is_together, 3, plan->backend == PURR_BACKEND_MEGA);
       CU_ASSERT_EQUAL(memcmp(alone, image, bytes), 0);
       free(image);
     }
@@ -195,16 +209,14 @@ static void bad_ids(void) {
   close_layer();
 }
 
-/* By the public function: one launch up to the limit, and two past it. */
+/* By the public function: one launch up to the limit of a block, or of a cluster of them, and two past it. */
 static void launches(void) {
-  static const struct {
-    int64_t tokens;
-    uint64_t launches;
-  } cases[] = {{0, 1}, {1, 1}, {LIMIT, 1}, {LIMIT + 1, 2}, {MAX_TOKENS, 2}, {1, 1}};
+  static const int64_t cases[] = {0, 1, LIMIT, LIMIT + 1, 2 * LIMIT + 1, CLUSTER_LIMIT, MAX_TOKENS, 1};
   open_layer(70);
+  const int64_t limit = most_blocks() > 1 ? CLUSTER_LIMIT : LIMIT;
   char *image = malloc(plan->table_bytes);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    route(cases[i].tokens, true, i + 1);
+    route(cases[i], true, i + 1);
     put_ids();
     purr_schedule_t *schedule = NULL;
     ASSERT_OK(purr_schedule_create(plan, &schedule, &err));
@@ -217,7 +229,7 @@ static void launches(void) {
     purr_context_query_counters(context, &before, NULL);
     ASSERT_OK(purr_schedule_build(schedule, workspace, &tensor, NULL, &err));
     purr_context_query_counters(context, &after, NULL);
-    CU_ASSERT_EQUAL(after.num_launches - before.num_launches, cases[i].launches);
+    CU_ASSERT_EQUAL(after.num_launches - before.num_launches, cases[i] <= limit ? 1 : 2);
     ASSERT_OK(purr_memory_copy(plan, image, schedule->table_memory, plan->table_bytes, &err));
     compare_with_host(image);
     purr_schedule_destroy(schedule);

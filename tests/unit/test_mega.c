@@ -133,8 +133,8 @@ static void assert_launches(const char *const *names) {
 
 /* ---- tests ---- */
 
-/* Three where few tokens need one launch for the schedule. */
-static void four_launches(void) {
+/* The schedule is one block, or a cluster of them. */
+static void three_launches(void) {
   static const int64_t shapes[][3] = {{64, 32, 0}, {64, 32, 48}, {4096, 64, 0}};
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
     hidden = shapes[i][0], inner = shapes[i][1], shared = shapes[i][2];
@@ -144,11 +144,11 @@ static void four_launches(void) {
     const int before = fake->num_allocations;
     for (int64_t num_tokens = 0; num_tokens <= T; num_tokens += T) {
       ASSERT_OK(forward(num_tokens, NULL, NULL, NULL));
-      const bool is_small = num_tokens == 0;
-      assert_launches(
-          is_small ? (const char *const[]){"purr_schedule", mega, "purr_slot_sum", NULL}
-                   : (const char *const[]){"purr_schedule_count", "purr_schedule_place", mega, "purr_slot_sum", NULL});
-      const fake_launch_t *launch = &fake->launches[is_small ? 1 : 2];
+      assert_launches((const char *const[]){"purr_schedule", mega, "purr_slot_sum", NULL});
+      const unsigned blocks = num_tokens == 0 ? 1 : 2;
+      CU_ASSERT_EQUAL(fake->launches[0].grid[0], blocks);
+      CU_ASSERT_EQUAL(fake->launches[0].cluster[0], blocks > 1 ? blocks : 0);
+      const fake_launch_t *launch = &fake->launches[1];
       CU_ASSERT_EQUAL(launch->grid[0], (unsigned)fake->num_sms & ~1u);
       CU_ASSERT_EQUAL(launch->block[0], 384);
       CU_ASSERT(launch->is_cooperative); /* its blocks wait for each other */
@@ -193,8 +193,7 @@ static void a_timeline(void) {
   purr_trace_t *trace = NULL;
   ASSERT_OK(purr_trace_create(plan, NULL, &trace, &err));
   ASSERT_OK(forward(T, NULL, NULL, trace));
-  assert_launches((const char *const[]){"purr_schedule_count", "purr_schedule_place", "purr_forward_208_traced",
-                                        "purr_slot_sum", NULL});
+  assert_launches((const char *const[]){"purr_schedule", "purr_forward_208_traced", "purr_slot_sum", NULL});
   purr_trace_destroy(trace);
   close_layer();
 }
@@ -397,7 +396,7 @@ static void laid_out_again(void) {
 
 int main(void) {
   return fake_cuda_test_main("the mega backend",
-                             (purr_test_t[]){{"four launches", four_launches},
+                             (purr_test_t[]){{"three launches", three_launches},
                                              {"interleaved weights", interleaved_weights},
                                              {"a schedule that was built before", a_schedule_that_was_built_before},
                                              {"a timeline", a_timeline},

@@ -1,5 +1,5 @@
-/* The forward pass of the mega backend: four launches, also with a schedule that was built before; three where there
- * are few tokens; seven where there are other ranks. */
+/* The forward pass of the mega backend: three launches, five where there are other ranks; up to two more where a
+ * schedule is too large to be one launch, or was built before. */
 #include "backends/mega/mega.h"
 #include "plan/units.h"
 
@@ -185,11 +185,12 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
   const purr__turn_t turn =
       purr__staged_turn(base, begins_with_exchange ? purr__staged_exchange_blocks(base) : purr__staged_num_chunks(base),
                         purr__staged_sum_blocks(base));
+  const bool meets = has_peers && call->schedule == NULL && purr__staged_schedule_can_meet(base);
   if (begins_with_exchange) status = purr__staged_exchange(base, &turn, &call->topk_ids, &call->x, err);
-  if (status == PURR_STATUS_OK && has_peers)
+  if (status == PURR_STATUS_OK && has_peers && !meets)
     status = purr__staged_barrier(base, &turn, 0, call->schedule != NULL ? found : NULL, err);
   if (status == PURR_STATUS_OK && call->schedule == NULL)
-    status = purr__staged_build_table(base, &turn, true, &call->topk_ids, &table, &order, err);
+    status = purr__staged_build_table(base, &turn, true, meets, &call->topk_ids, &table, &order, err);
   if (status == PURR_STATUS_OK && call->schedule != NULL) {
     status = purr__staged_keep_schedule(call, err);
     if (status == PURR_STATUS_OK) status = list_units(call, &turn, &table, &order, err);

@@ -1,5 +1,5 @@
-/* The forward pass of the staged backend: five launches, four where there are few tokens; eight where there are other
- * ranks; four and seven with a schedule that was built before. */
+/* The forward pass of the staged backend: four launches, seven where there are other ranks; one more where a schedule
+ * is too large to be one launch. */
 #include "backends/staged/staged.h"
 #include "plan/stages.h"
 
@@ -26,11 +26,21 @@ purr_status_t purr__staged_end_turn(const purr__call_t *call, purr_status_t stat
 
 /* ---- schedule ---- */
 
-/* How many tokens other ranks have, only the device knows. */
-int32_t purr__staged_num_chunks(const purr__call_t *call) {
+static purr__schedule_shape_t schedule_shape(const purr__call_t *call) {
   const purr_layer_desc_t *layer = &call->plan->layer;
+  const purr__device_t *device = call->plan->device;
+  /* How many tokens other ranks have, only the device knows. */
   const int64_t num_tokens = layer->num_ranks > 1 ? layer->max_tokens : call->num_tokens;
-  return purr__schedule_chunks(num_tokens * layer->top_k, layer->num_ranks);
+  return purr__schedule_shape(num_tokens * layer->top_k, layer->num_ranks, call->plan->num_local_experts,
+                              device->cc_major >= 9 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1, device->max_shared_bytes);
+}
+
+int32_t purr__staged_num_chunks(const purr__call_t *call) { return schedule_shape(call).chunks_per_rank; }
+
+bool purr__staged_schedule_can_meet(const purr__call_t *call) {
+  const purr__schedule_shape_t shape = schedule_shape(call);
+  const int share = call->plan->device->num_sms / purr__staged_num_on_device(call->workspace);
+  return shape.is_together && call->plan->layer.num_ranks * shape.chunks_per_rank <= share;
 }
 
 purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
@@ -38,11 +48,13 @@ purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, c
                                                      const purr__table_t *table) {
   const purr_plan_t *plan = call->plan;
   const bool has_peers = plan->layer.num_ranks > 1;
+  const purr__schedule_shape_t shape = schedule_shape(call);
   const char *own = call->workspace->memory, *at = (const char *)table->header;
   return (purr__schedule_params_t){.own = purr__staged_ids(topk_ids, call->num_tokens),
                                    .sources = purr__staged_sources(call->workspace),
                                    .num_ranks = plan->layer.num_ranks,
-                                   .chunks_per_rank = purr__staged_num_chunks(call),
+                                   .chunks_per_rank = shape.chunks_per_rank,
+                                   .num_pieces = shape.num_pieces,
                                    .top_k = (int32_t)plan->layer.top_k,
                                    .num_experts = (int32_t)plan->layer.num_experts,
                                    .first_expert = (int32_t)(call->workspace->group->rank * plan->num_local_experts),
@@ -57,21 +69,24 @@ purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, c
                                    .turn = *turn};
 }
 
-/* Counts and places, of a forward or the building of a schedule alone: two launches, or one where that is one block's
- * work. With one rank the first takes the workspace. */
-purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
+/* Counts and places, of a forward or the building of a schedule alone. With one rank the first launch takes the
+ * workspace. */
+purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward, bool meets,
                                        const purr__view_t *topk_ids, const purr__table_t *table,
                                        const purr__unit_order_t *order, purr_error_t *err) {
   const purr_plan_t *plan = call->plan;
   const bool has_peers = plan->layer.num_ranks > 1;
   purr__schedule_params_t params = purr__staged_schedule_params(call, turn, is_forward, topk_ids, table);
   if (order != NULL) params.order = *order;
+  if (meets) params.meeting = purr__staged_barrier_params(call, turn, 0, NULL);
   const int32_t first = has_peers ? 0 : PURR__TURN_FIRST, last = has_peers || is_forward ? 0 : PURR__TURN_LAST;
-  const purr__launch_t launch = {
-      .grid = {(uint32_t)(params.num_ranks * params.chunks_per_rank), 1, 1},
-      .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, PURR__SCHEDULE_WARPS),
-      .stream = call->stream};
-  if (launch.grid[0] == 1) {
+  const purr__schedule_shape_t shape = schedule_shape(call);
+  purr__launch_t launch = {.grid = {(uint32_t)(params.num_ranks * shape.chunks_per_rank), 1, 1},
+                           .shared_bytes = (uint32_t)shape.shared_bytes,
+                           .stream = call->stream};
+  if (shape.is_together) {
+    if (launch.grid[0] > 1)
+      for (int i = 0; i < 3; i++) launch.cluster[i] = launch.grid[i];
     params.turn.place = first | last;
     return purr__kernel_launch(plan->kernels.schedule, &launch, &params, err);
   }
@@ -303,7 +318,7 @@ static purr_status_t enqueue_forward(const purr__forward_call_t *call, purr_erro
     status = purr__staged_barrier(base, &turn, 0, call->schedule != NULL ? found : NULL, err);
   if (status == PURR_STATUS_OK && has_peers) status = launched(call, PURR__TRACE_WAIT_PEER, err);
   if (status == PURR_STATUS_OK && call->schedule == NULL)
-    status = purr__staged_build_table(base, &turn, true, &call->topk_ids, &table, NULL, err);
+    status = purr__staged_build_table(base, &turn, true, false, &call->topk_ids, &table, NULL, err);
   else if (status == PURR_STATUS_OK)
     status = purr__staged_keep_schedule(call, err);
   if (status == PURR_STATUS_OK) status = launched(call, PURR__TRACE_SCHEDULE, err);
@@ -389,7 +404,7 @@ static purr_status_t enqueue_schedule(const purr__schedule_call_t *call, const p
   if (has_peers) status = purr__staged_exchange(base, &turn, &call->topk_ids, NULL, err);
   if (status == PURR_STATUS_OK && has_peers) status = purr__staged_barrier(base, &turn, 0, NULL, err);
   if (status == PURR_STATUS_OK)
-    status = purr__staged_build_table(base, &turn, false, &call->topk_ids, table, order, err);
+    status = purr__staged_build_table(base, &turn, false, false, &call->topk_ids, table, order, err);
   /* The next call overwrites the ids that another rank may still read. */
   if (status == PURR_STATUS_OK && has_peers)
     status = purr__staged_barrier(base, &turn, PURR__TURN_LAST, purr__staged_status(base->plan, table), err);

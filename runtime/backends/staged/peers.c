@@ -93,21 +93,26 @@ purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__turn_t
   return purr__kernel_launch(plan->kernels.exchange, &launch, &params, err);
 }
 
-purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
-                                   purr__device_status_t *found, purr_error_t *err) {
+purr__barrier_params_t purr__staged_barrier_params(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
+                                                   purr__device_status_t *found) {
   const purr_plan_t *plan = call->plan;
   purr_group_t *group = call->workspace->group;
-  const purr__barrier_params_t params = {.ranks = purr__staged_ranks(call->workspace),
-                                         .words_offset = (int64_t)plan->sym[PURR__SYM_BARRIER].offset,
-                                         .header = purr__staged_header(call),
-                                         .status = found,
-                                         .group_broken = group->ops->broken_word(group),
-                                         .timeout_ns = group->timeout_ms * 1000000,
-                                         .rank = group->rank,
-                                         .num_ranks = group->num_ranks,
-                                         .turn = purr__staged_turn_at(turn, place)};
+  return (purr__barrier_params_t){.ranks = purr__staged_ranks(call->workspace),
+                                  .words_offset = (int64_t)plan->sym[PURR__SYM_BARRIER].offset,
+                                  .header = purr__staged_header(call),
+                                  .status = found,
+                                  .group_broken = group->ops->broken_word(group),
+                                  .timeout_ns = group->timeout_ms * 1000000,
+                                  .rank = group->rank,
+                                  .num_ranks = group->num_ranks,
+                                  .turn = purr__staged_turn_at(turn, place)};
+}
+
+purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
+                                   purr__device_status_t *found, purr_error_t *err) {
+  const purr__barrier_params_t params = purr__staged_barrier_params(call, turn, place, found);
   const purr__launch_t launch = {.grid = {1, 1, 1}, .stream = call->stream};
-  return purr__kernel_launch(plan->kernels.barrier, &launch, &params, err);
+  return purr__kernel_launch(call->plan->kernels.barrier, &launch, &params, err);
 }
 
 purr_status_t purr__staged_check_stream(const purr__call_t *call, purr_error_t *err) {

@@ -92,7 +92,9 @@ int64_t purr__staged_exchange_blocks(const purr__call_t *call);
  * with one rank nothing goes. */
 purr_status_t purr__staged_exchange(const purr__call_t *call, const purr__turn_t *turn, const purr__view_t *topk_ids,
                                     const purr__view_t *x, purr_error_t *err);
-/* Enqueues the wait for all ranks. `found`, unless NULL, gets PEER_FAILED. */
+/* The wait for all ranks. `found`, unless NULL, gets PEER_FAILED. */
+purr__barrier_params_t purr__staged_barrier_params(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
+                                                   purr__device_status_t *found);
 purr_status_t purr__staged_barrier(const purr__call_t *call, const purr__turn_t *turn, int32_t place,
                                    purr__device_status_t *found, purr_error_t *err);
 /* The group is whole; the caller's stream belongs to the device, and is its own where ranks share one. Entered. */
@@ -130,8 +132,12 @@ int32_t purr__staged_num_chunks(const purr__call_t *call);
 purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
                                                      bool is_forward, const purr__view_t *topk_ids,
                                                      const purr__table_t *table);
-/* Enqueues the kernels of the schedule, with the megakernel's order of work where that is not NULL. */
-purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward,
+/* Whether the schedule's kernel can wait for the other ranks itself. It then holds no more than its rank's share of the
+ * device's SMs, so that the ranks that it waits for find theirs. */
+bool purr__staged_schedule_can_meet(const purr__call_t *call);
+/* Enqueues the kernels of the schedule, with the megakernel's order of work where that is not NULL.
+ * @param meets  the other ranks are waited for first, which only a schedule that can does. */
+purr_status_t purr__staged_build_table(const purr__call_t *call, const purr__turn_t *turn, bool is_forward, bool meets,
                                        const purr__view_t *topk_ids, const purr__table_t *table,
                                        const purr__unit_order_t *order, purr_error_t *err);
 /* Enqueues a copy of a schedule that was built before to saved, where there are both. */
