@@ -224,7 +224,7 @@ static inline int32_t purr__schedule_chunks(int64_t slots_per_rank, int32_t num_
 
 #define PURR__SCHEDULE_WARPS 8 /* of the two, a piece each */
 #define PURR__SCHEDULE_TOGETHER_WARPS 32
-#define PURR__SCHEDULE_TOGETHER_PIECES 16
+#define PURR__SCHEDULE_TOGETHER_PIECES 32
 #define PURR__SCHEDULE_TOGETHER_BLOCKS 8        /* most that every device takes as a cluster */
 #define PURR__SCHEDULE_TOGETHER_PART_SLOTS 8192 /* most of a block, where there are several */
 
@@ -241,23 +241,34 @@ typedef struct purr__schedule_shape {
   int64_t shared_bytes;
 } purr__schedule_shape_t;
 
+/* As many pieces as there is shared memory for, at most so many; 4096 experts on every device have one. */
+static inline int32_t purr__schedule_pieces(int64_t num_local_experts, int64_t part_slots, int32_t most_pieces,
+                                            int64_t most_shared_bytes) {
+  int32_t pieces = most_pieces;
+  while (pieces > 1 && purr__schedule_shared_bytes(num_local_experts, pieces, part_slots) > most_shared_bytes)
+    pieces /= 2;
+  return pieces;
+}
+
 /* Together where the slots are few enough: for one block, or for a cluster of `most_blocks` at most. */
 static inline purr__schedule_shape_t purr__schedule_shape(int64_t slots_per_rank, int32_t num_ranks,
                                                           int64_t num_local_experts, int32_t most_blocks,
                                                           int64_t most_shared_bytes) {
   const int32_t chunks = purr__schedule_chunks(slots_per_rank, num_ranks);
-  purr__schedule_shape_t together = {1, 1, PURR__SCHEDULE_TOGETHER_PIECES, 0};
+  purr__schedule_shape_t together = {1, 1, 0, 0}, apart = {0, chunks, 0, 0};
   while (2 * together.chunks_per_rank <= chunks && 2 * together.chunks_per_rank * num_ranks <= most_blocks)
     together.chunks_per_rank *= 2;
-  const int64_t part = (slots_per_rank + together.chunks_per_rank - 1) / together.chunks_per_rank;
   const int32_t blocks = together.chunks_per_rank * num_ranks;
+  const int64_t part = (slots_per_rank + together.chunks_per_rank - 1) / together.chunks_per_rank;
   const int64_t most_slots = blocks > 1 ? PURR__SCHEDULE_TOGETHER_PART_SLOTS : PURR__SCHEDULE_CHUNK_SLOTS;
+  together.num_pieces =
+      purr__schedule_pieces(num_local_experts, part, PURR__SCHEDULE_TOGETHER_PIECES, most_shared_bytes);
   together.shared_bytes = purr__schedule_shared_bytes(num_local_experts, together.num_pieces, part);
   if (blocks <= most_blocks && part <= most_slots && num_local_experts < UINT16_MAX &&
       together.shared_bytes <= most_shared_bytes)
     return together;
-  const purr__schedule_shape_t apart = {0, chunks, PURR__SCHEDULE_WARPS,
-                                        purr__schedule_shared_bytes(num_local_experts, PURR__SCHEDULE_WARPS, 0)};
+  apart.num_pieces = purr__schedule_pieces(num_local_experts, 0, PURR__SCHEDULE_WARPS, most_shared_bytes);
+  apart.shared_bytes = purr__schedule_shared_bytes(num_local_experts, apart.num_pieces, 0);
   return apart;
 }
 
@@ -373,7 +384,7 @@ typedef struct purr__slot_sum_params {
 
 #define PURR__SLOT_SUM_COLUMNS 2048
 #define PURR__SLOT_SUM_BLOCKS_PER_SM 4
-#define PURR__SLOT_SUM_TOKENS_TO_CLEAR 256 /* that a block looks at together, where slots is NULL */
+#define PURR__SLOT_SUM_TOKENS_TO_CLEAR 32 /* that a warp looks at together, where slots is NULL */
 
 /* ------------------------------------------------------------------------------------------------------- megakernel */
 

@@ -827,6 +827,7 @@ typedef struct purr_forward_args {
  * T may be 0 and may differ from rank to rank, up to the plan's max_tokens. An expert id outside -1..E-1 is found while
  * running: then no rank writes its output, and every rank's result says BAD_ROUTE with rank, token and slot. The host
  * backend blocks, so its call returns that status too; GPU backends return OK and report in the result alone.
+ * After INTERNAL in a result part of the output may be written.
  * Threads: one thread per workspace, saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT,
  * INCOMPATIBLE_STRUCT, INVALID_STATE, BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace, or saved with kernels that the config names), FORKED. Since 0.1. */

@@ -134,7 +134,7 @@ __device__ Shared shared_memory(const purr__schedule_params_t &params, bool keep
 __device__ void place_part(const purr__schedule_params_t &params, const Part &part, const Shared &shared) {
   __shared__ int num_tiles;
   const int num_experts = params.num_local_experts;
-  const bool has_units = params.order.units != nullptr;
+  const bool has_units = params.order.units != nullptr, has_peers = params.num_ranks > 1;
   const int tile_rows = params.order.tile_rows != 0 ? params.order.tile_rows : PURR__TILE_ROWS;
   auto rows_of = [](int count) { return (count + PURR__SEGMENT_ROWS - 1) / PURR__SEGMENT_ROWS * PURR__SEGMENT_ROWS; };
   auto tiles_of = [&](int count) { return (count + tile_rows - 1) / tile_rows; };
@@ -214,7 +214,7 @@ __device__ void place_part(const purr__schedule_params_t &params, const Part &pa
     int earlier = __popc(same & ((1u << lane) - 1));
     if (expert >= 0) {
       int row = next_of_warp[expert] + earlier;
-      params.table.row_rank[row] = part.rank;
+      if (has_peers) params.table.row_rank[row] = part.rank;
       params.table.row_slot[row] = slot;
     }
     __syncwarp();
@@ -222,7 +222,7 @@ __device__ void place_part(const purr__schedule_params_t &params, const Part &pa
     __syncwarp();
   }
 
-  /* Padding, the experts of the tiles, the units: a warp for each expert. */
+  /* Padding, ranks where there is but one, the experts of the tiles, the units: a warp for each expert. */
   const units::Place place = {params.order, num_tiles};
   if (has_units) units::reset(place);
   if (has_units && blockIdx.x == gridDim.x - 1 && warp == num_warps - 1) units::write_shared(place);
@@ -230,8 +230,10 @@ __device__ void place_part(const purr__schedule_params_t &params, const Part &pa
   for (int e = blockIdx.x * num_warps + warp; e < num_experts; e += gridDim.x * num_warps) {
     const int begin = shared.begin[e], total = shared.total[e], first_tile = shared.first_tile[e];
 #pragma unroll 1
-    for (int row = begin + total + lane; row < begin + rows_of(total); row += 32)
-      params.table.row_rank[row] = params.table.row_slot[row] = -1;
+    for (int i = (has_peers ? total : 0) + lane; i < rows_of(total); i += 32) {
+      params.table.row_rank[begin + i] = i < total ? 0 : -1;
+      if (i >= total) params.table.row_slot[begin + i] = -1;
+    }
     const int tiles = tiles_of(total);
 #pragma unroll 1
     for (int tile = lane; tile < tiles; tile += 32) params.table.tile_expert[first_tile + tile] = e;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * out = bf16(shared + sum over k of weight_k * y_k): FP32, fused multiply-adds in slot order, starting from the shared
- * expert's BF16 result (+0 without one). With the sigmoid gate, shared = bf16(z * shared), z = sigmoid(x . gate). */
+ * expert's BF16 result (+0 without one). With the sigmoid gate, shared = bf16(z * shared), z = sigmoid(x . gate). Where
+ * a token has one slot and nothing is added to it, down has written the output, and only dropped slots are left. */
 #include "columns.cuh"
 #include "layout.h"
 #include "ptx.cuh"
@@ -14,7 +15,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kSlotsAhead = 4; /* rows whose loads are in flight together */
 static_assert(kThreads * kColumns == PURR__SLOT_SUM_COLUMNS, "one block covers PURR__SLOT_SUM_COLUMNS columns");
-static_assert(kThreads == PURR__SLOT_SUM_TOKENS_TO_CLEAR, "a token for each thread");
+static_assert(PURR__SLOT_SUM_TOKENS_TO_CLEAR == 32, "a token for each lane");
 
 __device__ const char *row_at(const void *data, int64_t row, int64_t stride) {
   return static_cast<const char *>(data) + row * stride * 2;
@@ -87,13 +88,12 @@ __device__ __forceinline__ void sum_slots(const purr__slot_sum_params_t &params,
   ptx::st_16(const_cast<char *>(row_at(params.out, token, params.out_row_stride)) + column * 2, pack(sum));
 }
 
-/* Where the output is there already but for tokens whose slot is dropped: zeros for these. Each warp takes 32 tokens, a
- * lane each. */
+/* Where the output is there already but for tokens whose slot is dropped: zeros for these. Each warp takes tokens, a
+ * lane each; the warps of a block, those that lie far apart. */
 __device__ void clear_dropped(const purr__slot_sum_params_t &params) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t step = (int64_t)gridDim.x * kThreads;
-  for (int64_t first = (int64_t)blockIdx.x * kThreads + threadIdx.x - lane; first < params.ids.num_tokens;
-       first += step) {
+  for (int64_t first = ((int64_t)warp * gridDim.x + blockIdx.x) * 32; first < params.ids.num_tokens; first += step) {
     const bool dropped = first + lane < params.ids.num_tokens && load_id(params.ids, first + lane, 0) < 0;
     for (unsigned left = __ballot_sync(0xFFFFFFFFu, dropped); left != 0; left &= left - 1) {
       const char *row = row_at(params.out, first + __ffs((int)left) - 1, params.out_row_stride);

@@ -147,7 +147,11 @@ static void add_communication(purr__text_t *text, const purr_plan_t *plan) {
   const purr_layer_desc_t *layer = &plan->layer;
   purr__text_add(text, "Communication: ");
   if (layer->num_ranks == 1)
-    purr__text_add(text, "no SM is set aside, nothing travels on one rank\n\n");
+    purr__text_add(text, "no SM is set aside, nothing travels on one rank\n%s\n",
+                   purr__plan_sums_in_down(plan)
+                       ? "Combine: one slot a token and nothing to add, so that down writes the "
+                         "output itself, without a combine buffer\n"
+                       : "");
   else if (plan->backend == PURR_BACKEND_HOST)
     purr__text_add(text, "the threads of each rank move its rows themselves\n\n");
   else if (plan->backend == PURR_BACKEND_STAGED)

@@ -103,7 +103,10 @@ static char *run(bool is_together, int32_t chunks, bool has_units) {
   const purr__table_t table = purr__table_at(plan, areas[0].device);
   purr__schedule_params_t params = purr__staged_schedule_params(&call, &(purr__turn_t){0}, false, &view, &table);
   params.chunks_per_rank = chunks;
-  params.num_pieces = is_together ? PURR__SCHEDULE_TOGETHER_PIECES : PURR__SCHEDULE_WARPS;
+  const int64_t part = is_together ? (num_tokens * K + chunks - 1) / chunks : 0;
+  params.num_pieces = purr__schedule_pieces(plan->num_local_experts, part,
+                                            is_together ? PURR__SCHEDULE_TOGETHER_PIECES : PURR__SCHEDULE_WARPS,
+                                            plan->device->max_shared_bytes - 1024);
   if (plan->backend == PURR_BACKEND_MEGA)
     params.order = purr__unit_order_of(plan, num_tokens, plan->kernels.forward.tile_rows);
   if (has_units) {
@@ -111,7 +114,6 @@ static char *run(bool is_together, int32_t chunks, bool has_units) {
     params.order.sync = (purr__unit_sync_t *)areas[2].device;
     params.order.num_sync_words = (int32_t)(areas[2].bytes / sizeof(int32_t));
   }
-  const int64_t part = is_together ? (num_tokens * K + chunks - 1) / chunks : 0;
   purr__launch_t launch = {
       .grid = {(uint32_t)chunks, 1, 1},
       .shared_bytes = (uint32_t)purr__schedule_shared_bytes(plan->num_local_experts, params.num_pieces, part)};
@@ -166,7 +168,7 @@ static void compare(void) {
 }
 
 static void tables(void) {
-  static const int64_t experts[] = {K, 70, 384};
+  static const int64_t experts[] = {K, 70, 384, 4096}; /* the last: too many for many pieces */
   static const int64_t tokens[] = {0, 1, 9, LIMIT - 1, LIMIT};
   for (size_t e = 0; e < sizeof experts / sizeof experts[0]; e++) {
     open_layer(experts[e]);

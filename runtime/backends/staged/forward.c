@@ -27,12 +27,14 @@ purr_status_t purr__staged_end_turn(const purr__call_t *call, purr_status_t stat
 /* ---- schedule ---- */
 
 static purr__schedule_shape_t schedule_shape(const purr__call_t *call) {
+  enum { STATIC_SHARED_BYTES = 1024 }; /* more than the kernels have */
   const purr_layer_desc_t *layer = &call->plan->layer;
   const purr__device_t *device = call->plan->device;
   /* How many tokens other ranks have, only the device knows. */
   const int64_t num_tokens = layer->num_ranks > 1 ? layer->max_tokens : call->num_tokens;
   return purr__schedule_shape(num_tokens * layer->top_k, layer->num_ranks, call->plan->num_local_experts,
-                              device->cc_major >= 9 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1, device->max_shared_bytes);
+                              device->cc_major >= 9 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1,
+                              device->max_shared_bytes - STATIC_SHARED_BYTES);
 }
 
 int32_t purr__staged_num_chunks(const purr__call_t *call) { return schedule_shape(call).chunks_per_rank; }

@@ -2,7 +2,7 @@
  *
  *   count, place   the routing table from the ids; of few, both in one
  *   gate_up        rows gathered from x, SwiGLU in the epilogue; the shared expert rides along
- *   down           results scattered to their slots; likewise
+ *   down           results scattered to their slots; likewise. With one slot a token, and nothing to add: to the output
  *   slot_sum       output = bf16(shared + sum of s * y)
  *
  * A call only enqueues. What it finds wrong on the way, the kernels after it see in the table's status word and return
