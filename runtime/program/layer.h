@@ -32,7 +32,8 @@ const char *shape_text(char *buffer, size_t capacity, const purr_tensor_t *tenso
 /* Element `idx` of a contiguous tensor, whatever its alignment; tensor_is_number says for which types. */
 bool tensor_is_number(const purr_tensor_t *tensor);
 double tensor_element(const purr_tensor_t *tensor, int64_t idx);
-/* FNV-1a over 64-bit little-endian words, the last one filled up with zeros. */
+/* FNV-1a over 64-bit little-endian words, the last one filled up with zeros; hash ^= hash >> 29 after each product, so
+ * that what differs in a word's high bits comes to low ones as well. */
 uint64_t hash_memory(const void *memory, uint64_t bytes);
 
 typedef struct named_tensor {

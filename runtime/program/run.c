@@ -14,7 +14,7 @@ static const help_t help = {
         "layer is taken from the checkpoint. Equal options give equal bits, for any --ranks and --threads.\n"
         "\n"
         "Generated tokens and weights are normal, weights scaled by 1/sqrt(fan-in). Nothing is written but\n"
-        "--output. The hash is FNV-1a over the result's 64-bit words.",
+        "--output. The hash is FNV-1a over the result's 64-bit words, with hash ^= hash >> 29 after each.",
     .example =
         "  purr run configs/qwen3_30b.yaml --tokens 64 --backward\n"
         "  purr run configs/deepseek_v2_lite.yaml --routing zipf:1.0 --ranks 4 --json\n"
@@ -80,7 +80,7 @@ static int run_passes(run_t *run) {
     hash_results(layer, hashes);
     if (i > 0 && memcmp(hashes, run->hashes, sizeof hashes) != 0) {
       fail("run", "this is a bug: please report it with this command line",
-           "repeat %lld gave other bits than the first", (long long)i + 1);
+           "repeat %lld gave other hashes than the first", (long long)i + 1);
       return EXIT_CHECK_FAILED;
     }
     memcpy(run->hashes, hashes, sizeof hashes);
@@ -154,7 +154,7 @@ int cmd_run(int argc, char **argv) {
        .metavar = "N",
        .min = 1,
        .max = 100000,
-       .help = "run N times, show the median, check that the bits stay equal"},
+       .help = "run N times, show the median, check that the hashes stay equal"},
       {.name = "output",
        .kind = OPTION_TEXT,
        .value = &options->output_path,

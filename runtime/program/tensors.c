@@ -117,6 +117,7 @@ uint64_t hash_memory(const void *memory, uint64_t bytes) {
     uint64_t word = 0;
     memcpy(&word, data + at, bytes - at < 8 ? bytes - at : 8);
     hash = (hash ^ word) * 0x100000001B3u;
+    hash ^= hash >> 29; /* a product's high bits reach no low ones; by 32, sign bits would meet sign bits of FP32 */
   }
   return hash;
 }

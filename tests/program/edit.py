@@ -2,6 +2,7 @@
   drop:NAME           leave a tensor away
   rename:NAME=NEW
   nan:NAME            the first element becomes NaN
+  negate:NAME=ROWS    rows of a BF16 matrix, such as 3,7
   id:NAME=INDEX,ID    an I64 element
   rows:N              only the first N rows of every input.*, and of expect.output and the like
   f32:NAME            BF16 is widened to F32
@@ -71,6 +72,12 @@ def main(source, target, *commands):
                 tensors[value] = tensors.pop(name)
             elif verb == "nan":
                 tensors[name] = (dtype, shape, NANS[dtype] + data[SIZES[dtype] :])
+            elif verb == "negate":
+                size, data = shape[1] * 2, bytearray(data)
+                for row in (int(v) for v in value.split(",")):
+                    for i in range(row * size + 1, (row + 1) * size, 2):
+                        data[i] ^= 0x80
+                tensors[name] = (dtype, shape, bytes(data))
             elif verb == "id":
                 index, number = (int(v) for v in value.split(","))
                 tensors[name] = (dtype, shape, data[: 8 * index] + struct.pack("<q", number) + data[8 * index + 8 :])

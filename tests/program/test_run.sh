@@ -147,6 +147,19 @@ done
 run 0 run --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --tokens 16 --json
 json_is 'o["routing"], o["layer"]["num_experts"]' "('checkpoint', 16)"
 
+# Signs alone change the hash: of two values that are the last in their words, and of a third one in the second word.
+mkdir "$work/signs"
+cp "$SOURCE_DIR/tests/data/qwen3-moe/config.json" "$work/signs"
+run 0 run --checkpoint "$SOURCE_DIR/tests/data/qwen3-moe" --tokens 16 --json
+hash=$(json 'o["hashes"]["output"]')
+for rows in 3,7 3,5,7 3,7,11,15; do
+  edits=$(for e in $(seq 0 15); do echo "negate:model.layers.0.mlp.experts.$e.down_proj.weight=$rows"; done)
+  python3 "$SOURCE_DIR/tests/program/edit.py" "$SOURCE_DIR/tests/data/qwen3-moe/model.safetensors" \
+    "$work/signs/model.safetensors" $edits
+  run 0 run --checkpoint "$work/signs" --tokens 16 --json
+  [ "$(json 'o["hashes"]["output"]')" != "$hash" ] || complain "negating values $rows of each token leaves the hash as it was"
+done
+
 # The layer that is taken by default has a number; so has one behind dense layers.
 json_is 'o["layer_idx"]' 0
 json_is 'o["forward"]["phases_s"]["sum"] > 0, o["library_peak_device_bytes"]' "(True, 0)"
