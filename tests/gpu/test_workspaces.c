@@ -98,11 +98,12 @@ static void expect_busy(lane_t *lane, const graph_t *graph) {
   CU_ASSERT(is_untouched(lane));
 }
 
-/* With the workspace held by somebody else: a call, a replay, a schedule, a call with a schedule. */
-static void a_held_workspace_is_left_alone(void) {
+/* With the workspace held by somebody else: a call, a replay, a schedule, a call with a schedule. With one slot a token
+ * down writes the output itself. */
+static void held_by_another(int64_t top_k) {
   purr_error_t err;
   scene_t scene;
-  if (!open_scene(&scene, 64, 2)) return;
+  if (!open_scene(&scene, 64, top_k)) return;
   lane_t *lane = &scene.lane;
   run_exact(lane);
   graph_t graph = capture(lane);
@@ -137,6 +138,10 @@ static void a_held_workspace_is_left_alone(void) {
   close_scene(&scene);
 }
 
+static void a_held_workspace_is_left_alone(void) {
+  for (int64_t top_k = 1; top_k <= 2; top_k++) held_by_another(top_k);
+}
+
 /* Either the call had the workspace, or it was told and left its output alone. */
 static bool had_its_turn(lane_t *lane, purr_status_t called) {
   const purr_status_t status = called == PURR_STATUS_OK ? finish(lane) : called;
@@ -164,11 +169,11 @@ static void *contest(void *arg) {
   return NULL;
 }
 
-static void overlapping_calls_are_told(void) {
+static void calls_overlap(int64_t top_k) {
   scene_t scene; /* a call takes a good part of a millisecond, so that they do overlap */
   lane_t other;
-  const int64_t scale = test_is_emulated() ? 8 : 1, tokens = 4096 / (scale * scale);
-  if (!open_scene_with(&scene, NULL, test_fixture_f(tokens, 2048 / scale, 1024 / scale, 8, 2, 0))) return;
+  const int64_t scale = test_is_emulated() ? 8 : 1, tokens = 8192 / (top_k * scale * scale);
+  if (!open_scene_with(&scene, NULL, test_fixture_f(tokens, 2048 / scale, 1024 / scale, 8, top_k, 0))) return;
   if (!start(&other, scene.context, scene.plan, scene.problem, tokens)) return;
   lane_t *lane = &scene.lane;
   run_exact(lane);
@@ -188,7 +193,7 @@ static void overlapping_calls_are_told(void) {
       first += had_its_turn(lane, called);
       second += had_its_turn(&other, called_other);
     }
-    fprintf(stderr, "  %s: the first of two had its turn %d times of %d, the second %d times\n",
+    fprintf(stderr, "  top %d, %s: the first of two had its turn %d times of %d, the second %d times\n", (int)top_k,
             use_graph ? "replay and call" : "two calls", first, num, second);
     if (test_is_emulated()) { /* which of the two comes first is chance there */
       CU_ASSERT(first + second >= num);
@@ -204,11 +209,15 @@ static void overlapping_calls_are_told(void) {
   pthread_create(&threads[0], NULL, contest, lane);
   pthread_create(&threads[1], NULL, contest, &other);
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-  fprintf(stderr, "  two threads: %d calls had their turn, %d were told\n", num_had, num_busy);
+  fprintf(stderr, "  top %d, two threads: %d calls had their turn, %d were told\n", (int)top_k, num_had, num_busy);
   CU_ASSERT(num_had > 0);
   run_exact(lane);
   stop(&other);
   close_scene(&scene);
+}
+
+static void overlapping_calls_are_told(void) {
+  for (int64_t top_k = 1; top_k <= 2; top_k++) calls_overlap(top_k);
 }
 
 int main(void) {
