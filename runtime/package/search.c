@@ -60,11 +60,28 @@ static purr_status_t append(purr__package_list_t *list, purr__package_t *package
   return PURR_STATUS_OK;
 }
 
+static bool is_same(const struct stat *a, const struct stat *b) {
+  return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Whether it is in the list, by this path or another. */
+static bool is_listed(const purr__package_list_t *list, const purr__package_t *package) {
+  struct stat info, other;
+  if (fstat(package->source.fd, &info) != 0) return false;
+  for (int i = 0; i < list->count; i++) {
+    const int fd = list->packages[i]->source.fd; /* -1 in memory */
+    if (fd >= 0 && fstat(fd, &other) == 0 && is_same(&info, &other)) return true;
+  }
+  return false;
+}
+
+/* A package that is found twice is listed once, at its first place. */
 static purr_status_t open_package(purr__packages_t *packages, const char *path, purr_error_t *err) {
   purr__package_t *package;
   purr_status_t status = purr__package_open(packages->context, path, &package, err);
-  if (status == PURR_STATUS_OK) status = append(&packages->list, package, err);
-  if (status != PURR_STATUS_OK) purr__package_release(package);
+  const bool is_new = status == PURR_STATUS_OK && !is_listed(&packages->list, package);
+  if (is_new) status = append(&packages->list, package, err);
+  if (!is_new || status != PURR_STATUS_OK) purr__package_release(package);
   return status;
 }
 
@@ -109,7 +126,11 @@ static purr_status_t list_folder(const char *path, names_t *names, purr_error_t 
 /* A folder among packages that has no manifest is somebody else's. */
 static purr_status_t pass_over(purr__packages_t *packages, const char *path, purr_error_t *err) {
   purr__package_list_t *list = &packages->list;
+  struct stat info, other;
   if (list->num_passed_over == PURR__MAX_PASSED_OVER) return PURR_STATUS_OK;
+  for (int i = 0; i < list->num_passed_over; i++)
+    if (stat(path, &info) == 0 && stat(list->passed_over[i], &other) == 0 && is_same(&info, &other))
+      return PURR_STATUS_OK;
   char *copy = purr__duplicate(packages->context, path);
   if (copy == NULL) return purr__fail_memory(err, "the list of packages", strlen(path) + 1);
   list->passed_over[list->num_passed_over++] = copy;

@@ -230,8 +230,10 @@ static void search_order(void) {
   make_tar(&a, "--format=ustar", test_folder_path(&many, "c.purr"));
   test_folder_write_text(&many, "README", "not a package");
 
-  char path[1024];
-  snprintf(path, sizeof path, "%s::%s", many.path, a.path);
+  char path[8192];
+  /* Found again by the same path, by another, or as one that was added, it is still one package. */
+  CU_ASSERT_EQUAL(symlink(many.path, test_folder_path(&folder, "link")), 0);
+  snprintf(path, sizeof path, "%s::%s:%s:%s/link:%s", many.path, a.path, many.path, folder.path, added.path);
   purr_context_t *context = context_with_path(path);
   purr__package_t *package;
   REQUIRE_OK(purr__package_open(context, added.path, &package, &err));
