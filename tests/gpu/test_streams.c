@@ -305,15 +305,16 @@ static void inputs_come_late(void) {
   close_scene(&scene);
 }
 
-/* S19: ten steps in one stream, the third with a bad id; nobody waits before the end. */
-static void a_bad_id_is_told_at_its_step(void) {
+/* S19: ten steps in one stream, the fourth with a bad id; nobody waits before the end. With one slot a token down
+ * writes the output itself. */
+static void a_step_has_a_bad_id(int64_t top_k) {
   enum { STEPS = 10, T = 32 };
   scene_t scene;
-  if (!open_scene(&scene, T, 2)) return;
+  if (!open_scene(&scene, T, top_k)) return;
   lane_t steps[STEPS];
   for (int i = 0; i < STEPS; i++) {
     if (!start(&steps[i], scene.context, scene.plan, scene.problem, T)) return;
-    if (i == 3) steps[i].ids[2 * 11 + 1] = -2;
+    if (i == 3) steps[i].ids[top_k * 11 + top_k - 1] = -2;
     upload(&steps[i]);
     poison(&steps[i]);
   }
@@ -328,11 +329,15 @@ static void a_bad_id_is_told_at_its_step(void) {
   }
   CU_ASSERT_EQUAL(steps[3].info.rank, 0);
   CU_ASSERT_EQUAL(steps[3].info.token, 11);
-  CU_ASSERT_EQUAL(steps[3].info.slot, 1);
+  CU_ASSERT_EQUAL(steps[3].info.slot, top_k - 1);
   CU_ASSERT_EQUAL(steps[3].info.expert, -2);
   fprintf(stderr, "  %s\n", steps[3].err.message);
   for (int i = 0; i < STEPS; i++) stop(&steps[i]);
   close_scene(&scene);
+}
+
+static void a_bad_id_is_told_at_its_step(void) {
+  for (int64_t top_k = 1; top_k <= 2; top_k++) a_step_has_a_bad_id(top_k);
 }
 
 /* ---- arguments ---- */
