@@ -33,7 +33,8 @@ typedef struct thing {
 
 static thing_t *things;
 static struct CUctx_st { int num_retained; } contexts[FAKE_CUDA_MAX_DEVICES];
-enum { MAX_PUSHED = 16, POISON = 0xA7, MAX_POISONED = 64 << 20, TENSOR_MAP_BF16 = 9 };
+/* POISON is NaN in BF16 and FP32, -1 as an id. */
+enum { MAX_PUSHED = 16, POISON = 0xFF, MAX_POISONED = 64 << 20, TENSOR_MAP_BF16 = 9 };
 static _Thread_local CUcontext pushed[MAX_PUSHED];
 static _Thread_local int num_pushed;
 static bool is_faulted;
@@ -53,6 +54,23 @@ static int *count_of(kind_t kind) {
       return &fake_cuda.num_events;
     default:
       return NULL;
+  }
+}
+
+/* Of one block, after opting in. */
+static int max_shared_bytes(int device) {
+  if (fake_cuda.max_shared_bytes > 0) return fake_cuda.max_shared_bytes;
+  switch (fake_cuda.cc[device]) {
+    case 80:
+    case 87:
+      return 163 << 10;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+      return 99 << 10;
+    default:
+      return 227 << 10;
   }
 }
 
@@ -212,7 +230,7 @@ static CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         *value = 1024;
         break;
       case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-        *value = fake_cuda.max_shared_bytes;
+        *value = max_shared_bytes(device);
         break;
       case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
         *value = 50 << 20;
@@ -603,10 +621,9 @@ static CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel,
 
 static CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device) {
   (void)kernel;
-  (void)device;
   BEGIN(0) {
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES &&
-        value + fake_cuda.kernel_static_bytes > fake_cuda.max_shared_bytes)
+        value + fake_cuda.kernel_static_bytes > max_shared_bytes(device))
       result = CUDA_ERROR_INVALID_VALUE;
   }
   END;
@@ -761,7 +778,6 @@ void fake_cuda_reset(void) {
   fake_cuda = (fake_cuda_t){.driver_version = 13000,
                             .num_devices = 1,
                             .num_sms = 132,
-                            .max_shared_bytes = 232448,
                             .memory_bytes = (uint64_t)1 << 30,
                             .has_peer_access = 1};
   for (int i = 0; i < FAKE_CUDA_MAX_DEVICES; i++) fake_cuda.cc[i] = 90;

@@ -38,7 +38,7 @@ typedef struct fake_cuda {
   int num_devices;                       /* 1 */
   int cc[FAKE_CUDA_MAX_DEVICES];         /* 90 each: major * 10 + minor */
   int num_sms;                           /* 132 */
-  int max_shared_bytes;                  /* 232448 */
+  int max_shared_bytes;                  /* of one block; 0: as its cc has, 232448 where that is 90 */
   uint64_t memory_bytes;                 /* of each device: 1 GiB */
   int has_peer_access;                   /* 1 */
   int reaches_host_memory;               /* 0: device memory, page-locked memory and nothing else */
