@@ -86,7 +86,12 @@ static void put_ids(void) {
 }
 
 /* Blocks that one launch can have. */
-static int32_t most_blocks(void) { return plan->device->cc_major >= 9 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1; }
+static int32_t most_blocks(void) {
+  const int32_t room = plan->device->num_sms / 2;
+  return plan->device->cc_major < 9 || room < 1  ? 1
+         : room < PURR__SCHEDULE_TOGETHER_BLOCKS ? room
+                                                 : PURR__SCHEDULE_TOGETHER_BLOCKS;
+}
 
 /* All that the schedule writes, one area after the other: with so many blocks, by one launch or by two. */
 static char *run(bool is_together, int32_t chunks, bool has_units) {
@@ -215,7 +220,9 @@ static void bad_ids(void) {
 static void launches(void) {
   static const int64_t cases[] = {0, 1, LIMIT, LIMIT + 1, 2 * LIMIT + 1, CLUSTER_LIMIT, MAX_TOKENS, 1};
   open_layer(70);
-  const int64_t limit = most_blocks() > 1 ? CLUSTER_LIMIT : LIMIT;
+  int64_t limit = LIMIT;
+  for (int blocks = 2; blocks <= most_blocks(); blocks *= 2)
+    limit = (int64_t)blocks * PURR__SCHEDULE_TOGETHER_PART_SLOTS / K;
   char *image = malloc(plan->table_bytes);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     route(cases[i], true, i + 1);

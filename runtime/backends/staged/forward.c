@@ -30,10 +30,12 @@ static purr__schedule_shape_t schedule_shape(const purr__call_t *call) {
   enum { STATIC_SHARED_BYTES = 1024 }; /* more than the kernels have */
   const purr_layer_desc_t *layer = &call->plan->layer;
   const purr__device_t *device = call->plan->device;
+  /* Small devices, and small parts of large ones, have no room for large clusters. */
+  const int32_t most_blocks =
+      device->cc_major >= 9 ? (int32_t)purr__max(1, purr__min(PURR__SCHEDULE_TOGETHER_BLOCKS, device->num_sms / 2)) : 1;
   /* How many tokens other ranks have, only the device knows. */
   const int64_t num_tokens = layer->num_ranks > 1 ? layer->max_tokens : call->num_tokens;
-  return purr__schedule_shape(num_tokens * layer->top_k, layer->num_ranks, call->plan->num_local_experts,
-                              device->cc_major >= 9 ? PURR__SCHEDULE_TOGETHER_BLOCKS : 1,
+  return purr__schedule_shape(num_tokens * layer->top_k, layer->num_ranks, call->plan->num_local_experts, most_blocks,
                               device->max_shared_bytes - STATIC_SHARED_BYTES);
 }
 
