@@ -487,7 +487,7 @@ typedef struct purr_plan_info {
   uint64_t workspace_bytes;  /* the rings and all else that a call needs of its own */
   uint64_t ring_bytes;       /* part of it */
   uint64_t symmetric_bytes;  /* memory that peers read and write: combine buffer, tokens, ids */
-  uint64_t combine_bytes;    /* part of it */
+  uint64_t combine_bytes;    /* part of it; 0 where results need no buffer */
   uint64_t saved_bytes;      /* one purr_saved_t */
   uint64_t schedule_bytes;   /* one purr_schedule_t; also inside each workspace and each purr_saved_t */
   uint64_t hash;             /* equal on all ranks of a group */
@@ -827,10 +827,11 @@ typedef struct purr_forward_args {
  * T may be 0 and may differ from rank to rank, up to the plan's max_tokens. An expert id outside -1..E-1 is found while
  * running: then no rank writes its output, and every rank's result says BAD_ROUTE with rank, token and slot. The host
  * backend blocks, so its call returns that status too; GPU backends return OK and report in the result alone.
- * After INTERNAL in a result part of the output may be written.
- * Threads: one thread per workspace, saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT,
- * INCOMPATIBLE_STRUCT, INVALID_STATE, BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH,
- * OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace, or saved with kernels that the config names), FORKED. Since 0.1. */
+ * After INTERNAL in a result part of the output may be written. With several ranks a call may hold up to eight SMs
+ * while it waits for the others: what these wait for must not need the whole device. Threads: one thread per workspace,
+ * saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, INVALID_STATE,
+ * BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH, OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace, or
+ * saved with kernels that the config names), FORKED. Since 0.1. */
 PURR_API purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace,
                                     const purr_forward_args_t *args, purr_error_t *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How ranks meet: each puts its tokens and ids where the others can reach them, and waits until all have. Only the
- * barrier waits for a peer, and it takes one small block: kernels that compute never wait, so ranks that share a device
- * cannot hold each other up. */
+ * barrier waits for a peer, in one small block, or the schedule in its place, where there is room for that: kernels
+ * that compute never wait, so ranks that share a device cannot hold each other up. */
 #include "layout.h"
 #include "meet_ranks.cuh"
 #include "purr.h"

@@ -8,8 +8,8 @@
  * warps + in earlier lanes. Only integers are added, and shared-memory atomics only count, so nothing depends on
  * timing.
  *
- * Loops are left as they are: what takes time here is code that comes from memory for the first time, not running it.
- */
+ * Loops are not unrolled, but for two that wait for memory: what takes time here is code that comes from memory for the
+ * first time, not running it. */
 #include "layout.h"
 #include "meet_ranks.cuh"
 #include "ptx.cuh"
@@ -321,11 +321,10 @@ extern "C" __global__ void purr_schedule_count(const __grid_constant__ purr__sch
  * per-expert arrays and the status. After a bad id the status alone */
 extern "C" __global__ void purr_schedule_place(const __grid_constant__ purr__schedule_params_t params) {
   const Shared shared = shared_memory(params, false);
-  const Part part = part_of_block(params);
   if (!turn::owns(params.turn)) {
     if (blockIdx.x == 0 && threadIdx.x == 0) tell_busy(params);
   } else if (add_up(params, shared)) {
-    place_part(params, part, shared);
+    place_part(params, part_of_block(params), shared);
   }
   if (params.turn.place != PURR__TURN_LAST) return;
   __syncthreads();
@@ -344,16 +343,21 @@ extern "C" __global__ void __launch_bounds__(PURR__SCHEDULE_TOGETHER_WARPS * 32)
   if (params.meeting.num_ranks > 0) { /* then there are several blocks */
     __shared__ int missing;
     if (blockIdx.x == 0 && turn::owns(params.turn)) meet_ranks(params.meeting, &missing);
+    __syncwarp();
     ptx::cluster_sync_acq_rel();
   }
 #endif
   bool is_ours = (params.turn.place & PURR__TURN_FIRST) != 0 || turn::owns(params.turn);
-  const Part part = part_of_block(params);
   const bool counts = is_ours && (params.header == nullptr || params.header->broken == 0);
-  if (counts) is_ours = count_part(params, part, shared.total, shared.expert, &bad);
+  Part part = {};
+  if (counts) {
+    part = part_of_block(params);
+    is_ours = count_part(params, part, shared.total, shared.expert, &bad);
+  }
 #ifdef PURR_HAS_CLUSTERS
   if (gridDim.x > 1) {
     if (counts && is_ours) publish(params, shared.total, bad);
+    __syncwarp();
     ptx::cluster_sync_acq_rel();
     is_ours = turn::owns(params.turn);
   }

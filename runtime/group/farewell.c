@@ -1,5 +1,5 @@
 /* A rank that leaves writes into the heads of the others' symmetric memory, on a stream of its own beside whatever they
- * run: kernels/staged/exchange.cu, purr_barrier, listens there. */
+ * run: kernels/staged/meet_ranks.cuh listens there. */
 #include "group/farewell.h"
 
 #include <time.h>

@@ -20,7 +20,8 @@ enum {
   PURR__SYM_TOPK_WEIGHTS,   /* fp32 [max_tokens, K] */
   PURR__SYM_TOKENS,         /* bf16 [max_tokens, H], x; absent when R = 1 */
   PURR__SYM_D_OUTPUT,       /* bf16 [max_tokens, H]; absent when R = 1 */
-  PURR__SYM_SLOTS,          /* bf16 [max_tokens * K, H], the combine buffer: y in forward, dX rows in backward */
+  PURR__SYM_SLOTS,          /* bf16 [max_tokens * K, H], the combine buffer: y in forward, dX rows in backward;
+                               absent where down writes the output */
   PURR__SYM_D_TOPK_WEIGHTS, /* fp32 [max_tokens, K] */
   PURR__NUM_SYM_REGIONS
 };

@@ -43,8 +43,8 @@ int32_t purr__staged_num_chunks(const purr__call_t *call) { return schedule_shap
 
 bool purr__staged_schedule_can_meet(const purr__call_t *call) {
   const purr__schedule_shape_t shape = schedule_shape(call);
-  const int share = call->plan->device->num_sms / purr__staged_num_on_device(call->workspace);
-  return shape.is_together && call->plan->layer.num_ranks * shape.chunks_per_rank <= share;
+  const int blocks = call->plan->layer.num_ranks * shape.chunks_per_rank;
+  return shape.is_together && purr__staged_num_on_device(call->workspace) * blocks <= call->plan->device->num_sms / 2;
 }
 
 purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,

@@ -18,8 +18,9 @@ static purr_status_t check_queues(const purr_workspace_t *workspace, purr_error_
                     num_ranks, num_queues, num_ranks + 2);
 }
 
-/* A rank that waits for the others holds an SM, which no block fits on that wants all of its shared memory; where
- * blocks come in pairs, neither of two. The one that all wait for must find room. */
+/* A rank that waits for the others holds an SM, or as many as purr__staged_schedule_can_meet lets it, which no block
+ * fits on that wants all of its shared memory; where blocks come in pairs, neither of two. The one that all wait for
+ * must find room. */
 static purr_status_t check_sms(const purr_workspace_t *workspace, purr_error_t *err) {
   const int num_ranks = purr__staged_num_on_device(workspace), num_sms = workspace->plan->device->num_sms;
   if (num_ranks == 1 || 2 * num_ranks <= num_sms) return PURR_STATUS_OK;

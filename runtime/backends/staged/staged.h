@@ -132,8 +132,9 @@ int32_t purr__staged_num_chunks(const purr__call_t *call);
 purr__schedule_params_t purr__staged_schedule_params(const purr__call_t *call, const purr__turn_t *turn,
                                                      bool is_forward, const purr__view_t *topk_ids,
                                                      const purr__table_t *table);
-/* Whether the schedule's kernel can wait for the other ranks itself. It then holds no more than its rank's share of the
- * device's SMs, so that the ranks that it waits for find theirs. */
+/* Whether the schedule's kernel can wait for the other ranks itself. It then holds an SM with each of its blocks, which
+ * are a cluster, in one GPC. Those of all ranks of the device together hold half of its SMs at most: then all find a
+ * place at the same time, since a GPC has room for clusters on more than half of its SMs, if it has for one. */
 bool purr__staged_schedule_can_meet(const purr__call_t *call);
 /* Enqueues the kernels of the schedule, with the megakernel's order of work where that is not NULL.
  * @param meets  the other ranks are waited for first, which only a schedule that can does. */
