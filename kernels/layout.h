@@ -386,6 +386,14 @@ typedef struct purr__slot_sum_params {
 #define PURR__SLOT_SUM_BLOCKS_PER_SM 4
 #define PURR__SLOT_SUM_TOKENS_TO_CLEAR 32 /* that a warp looks at together, where slots is NULL */
 
+/* Blocks of the slot sum on so many SMs; one at least, which ends the call. */
+static inline int64_t purr__slot_sum_blocks(int64_t num_tokens, int64_t hidden, int64_t num_sms, int32_t has_slots) {
+  const int64_t of_token = (hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
+  const int64_t most = PURR__SLOT_SUM_BLOCKS_PER_SM * num_sms;
+  const int64_t blocks = has_slots ? num_tokens * of_token : num_tokens / PURR__SLOT_SUM_TOKENS_TO_CLEAR + 1;
+  return blocks < 1 ? 1 : blocks < most ? blocks : most;
+}
+
 /* ------------------------------------------------------------------------------------------------------- megakernel */
 
 /* purr_forward_*: everything between the schedule and the sum over slots, in one launch of pairs of blocks. All maps as

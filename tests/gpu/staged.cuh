@@ -504,10 +504,7 @@ inline cudaError_t forward(const Layer &l, cudaStream_t stream, int *num_launche
   }
   if ((l.stages & kSlotSum) && l.num_tokens > 0) {
     const purr__slot_sum_params_t p = sum_params(l);
-    const int64_t per_token = (l.hidden + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
-    const int64_t pieces =
-        sums_in_down(l) ? l.num_tokens / PURR__SLOT_SUM_TOKENS_TO_CLEAR + 1 : l.num_tokens * per_token;
-    const dim3 grid((unsigned)std::min(pieces, (int64_t)PURR__SLOT_SUM_BLOCKS_PER_SM * l.num_sms));
+    const dim3 grid((unsigned)purr__slot_sum_blocks(l.num_tokens, l.hidden, l.num_sms, !sums_in_down(l)));
     if ((error = launch(purr_slot_sum, grid, 256, 0, p, stream)) != cudaSuccess) return error;
     ++*num_launches;
   }

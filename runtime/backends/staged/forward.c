@@ -230,14 +230,10 @@ static purr_status_t launch_gemm(const purr__call_t *call, const purr__kernel_t 
 
 /* ---- the sum ---- */
 
-/* One at least: it ends the call. */
 int64_t purr__staged_sum_blocks(const purr__call_t *call) {
   const purr_plan_t *plan = call->plan;
-  const int64_t most = PURR__SLOT_SUM_BLOCKS_PER_SM * plan->device->num_sms;
-  const int64_t per_token = (plan->layer.hidden_size + PURR__SLOT_SUM_COLUMNS - 1) / PURR__SLOT_SUM_COLUMNS;
-  const int64_t pieces = purr__plan_sums_in_down(plan) ? call->num_tokens / PURR__SLOT_SUM_TOKENS_TO_CLEAR + 1
-                                                       : call->num_tokens * per_token;
-  return purr__max(1, purr__min(pieces, most));
+  return purr__slot_sum_blocks(call->num_tokens, plan->layer.hidden_size, plan->device->num_sms,
+                               !purr__plan_sums_in_down(plan));
 }
 
 static purr__slot_sum_params_t sum_params(const purr__forward_call_t *call, const purr__turn_t *turn,
