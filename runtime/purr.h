@@ -828,10 +828,10 @@ typedef struct purr_forward_args {
  * running: then no rank writes its output, and every rank's result says BAD_ROUTE with rank, token and slot. The host
  * backend blocks, so its call returns that status too; GPU backends return OK and report in the result alone.
  * After INTERNAL in a result part of the output may be written. With several ranks a call may hold up to eight SMs
- * while it waits for the others: what these wait for must not need the whole device. Threads: one thread per workspace,
- * saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT, INCOMPATIBLE_STRUCT, INVALID_STATE,
- * BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH, OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace, or
- * saved with kernels that the config names), FORKED. Since 0.1. */
+ * while it waits for the others: what these wait for must not need the whole device.
+ * Threads: one thread per workspace, saved and result. Collective: yes. Returns: OK, INVALID_ARGUMENT,
+ * INCOMPATIBLE_STRUCT, INVALID_STATE, BUFFER_TOO_SMALL, BUSY, BAD_ROUTE, PEER_FAILED, PEER_MISMATCH,
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (of its trace, or saved with kernels that the config names), FORKED. Since 0.1. */
 PURR_API purr_status_t purr_forward(const purr_plan_t *plan, purr_workspace_t *workspace,
                                     const purr_forward_args_t *args, purr_error_t *err);
 
