@@ -128,9 +128,9 @@ static purr_status_t pass_over(purr__packages_t *packages, const char *path, pur
   purr__package_list_t *list = &packages->list;
   struct stat info, other;
   if (list->num_passed_over == PURR__MAX_PASSED_OVER) return PURR_STATUS_OK;
-  for (int i = 0; i < list->num_passed_over; i++)
-    if (stat(path, &info) == 0 && stat(list->passed_over[i], &other) == 0 && is_same(&info, &other))
-      return PURR_STATUS_OK;
+  const bool is_there = stat(path, &info) == 0;
+  for (int i = 0; i < list->num_passed_over && is_there; i++)
+    if (stat(list->passed_over[i], &other) == 0 && is_same(&info, &other)) return PURR_STATUS_OK;
   char *copy = purr__duplicate(packages->context, path);
   if (copy == NULL) return purr__fail_memory(err, "the list of packages", strlen(path) + 1);
   list->passed_over[list->num_passed_over++] = copy;
