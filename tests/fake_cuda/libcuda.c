@@ -59,19 +59,10 @@ static int *count_of(kind_t kind) {
 
 /* Of one block, after opting in. */
 static int max_shared_bytes(int device) {
+  const int cc = fake_cuda.cc[device];
   if (fake_cuda.max_shared_bytes > 0) return fake_cuda.max_shared_bytes;
-  switch (fake_cuda.cc[device]) {
-    case 80:
-    case 87:
-      return 163 << 10;
-    case 86:
-    case 89:
-    case 120:
-    case 121:
-      return 99 << 10;
-    default:
-      return 227 << 10;
-  }
+  if (cc == 80 || cc == 87) return 163 << 10;
+  return cc >= 90 && cc < 120 ? 227 << 10 : 99 << 10;
 }
 
 static CUcontext current(void) { return num_pushed > 0 ? pushed[num_pushed - 1] : NULL; }

@@ -141,7 +141,12 @@ static void golden(void) {
 /* With one slot a token GPUs multiply by its weight where y is made, on one rank; with several, or where a second slot
  * is dropped, the sum over slots does. */
 static void one_slot_a_token(void) {
-  enum { EXPERTS = 12, LAST = 5 };
+  enum { EXPERTS = 12 };
+  static const test_run_t runs[] = {{.int32_ids = true},
+                                    {.strided = true, .schedule_first = true},
+                                    {.int32_ids = true, .minibatch = 64, .macrobatch = 448},
+                                    {.ranks = 2},
+                                    {.ranks = 3, .int32_ids = true}};
   const int64_t hidden = test_is_emulated() ? 264 : 2056;
   test_problem_t *one = test_random(8, 301, hidden, 40, EXPERTS, 1, 0, false);
   test_problem_t *two = test_random(8, 301, hidden, 40, EXPERTS, 2, 0, false);
@@ -161,16 +166,8 @@ static void one_slot_a_token(void) {
   memcpy(two->down, one->down, weight_bytes);
   test_outcome_t *summed = test_layer_run(two, &(test_run_t){0});
   CU_ASSERT_EQUAL_FATAL(summed->status, PURR_STATUS_OK);
-  for (int i = 0; i < LAST; i++) {
-    const test_run_t run = {.ranks = i == 3   ? 2
-                                     : i == 4 ? 3
-                                              : 1,
-                            .strided = i == 1,
-                            .schedule_first = i == 1,
-                            .int32_ids = i % 2 == 0,
-                            .minibatch = i == 2 ? 64 : 0,
-                            .macrobatch = i == 2 ? 448 : 0};
-    test_outcome_t *got = test_layer_run(one, &run);
+  for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+    test_outcome_t *got = test_layer_run(one, &runs[i]);
     CU_ASSERT_EQUAL_FATAL(got->status, PURR_STATUS_OK);
     CU_ASSERT_TRUE(got->canaries_intact);
     CU_ASSERT_EQUAL(memcmp(got->output, summed->output, (size_t)(one->tokens * one->hidden) * 2), 0);
